@@ -1,0 +1,26 @@
+"""Time as the rest of the program sees it: the wall clock in integer milliseconds."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """One injected value that tells the time and waits for it."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    async def sleep_until_ms(self, wake_at_ms: int) -> None:
+        """Return at `wake_at_ms` or soon after, also across suspend and clock changes.
+
+        It may return early when the wall clock was set; callers ask `now_ms` again.
+        """
+        ...
+
+
+def wall_now_ms() -> int:
+    """The wall clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
