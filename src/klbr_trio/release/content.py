@@ -57,7 +57,7 @@ def _text(image: FolderImage, path: str, *, root: Path) -> str | None:
             f"{root}/{path}: has more than {MAX_TEXT_BYTES // 1024} KiB; shorten it"
         )
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        return data.decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as exc:
         raise ReleaseRefused(
             f"{root}/{path}: is not UTF-8 ({exc.reason}); save it as such"

@@ -158,12 +158,18 @@ class _Walk:
             raise self._unreadable(parts, exc) from exc
         self._left -= len(data)
         if self._left < 0:
-            raise self._refused(
-                parts,
-                f"with this file the folder holds more than {MAX_BYTES // 2**20} MiB",
-                "keep large data outside the behaviour",
-            )
+            raise self._too_much("/".join(parts), os.fstat(fd).st_size)
         self.files.append(FolderFile("/".join(parts), data))
+
+    def _too_much(self, path: str, size: int) -> ReleaseRefused:
+        """The file at hand only tips the scale; the largest is the one to look at."""
+        sizes = {file.path: len(file.data) for file in self.files} | {path: size}
+        largest = max(sizes, key=lambda name: sizes[name])
+        return self._refused(
+            (),
+            f"holds more than {MAX_BYTES // 2**20} MiB, the largest file being {largest}",
+            "keep large data outside the behaviour",
+        )
 
     def _check_name(self, parts: tuple[str, ...]) -> None:
         name = parts[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -19,10 +19,6 @@ from klbr_trio.release.settings import BehaviorSettings
 logger = logging.getLogger(__name__)
 
 StrPath: TypeAlias = str | os.PathLike[str]
-
-# A second try follows when a damaged release was moved out of the way, a third
-# when another publisher did the same meanwhile.
-_TRIES: Final = 3
 
 
 @attrs.frozen
@@ -97,19 +93,28 @@ def _places(source_dir: StrPath, releases_dir: StrPath) -> tuple[Path, Path]:
 def _install(image: FolderImage, target: Path) -> None:
     try:
         with staging.staged(image.files, target.parent) as folder:
-            for _ in range(_TRIES):
-                if staging.move_in(folder, target) or _is_intact(target):
-                    return
-                logger.warning(
-                    "release was damaged and is replaced",
-                    extra={"action": "release_replaced", "release": target.name},
-                )
-                staging.move_out(target)
+            done = staging.move_in(folder, target) or _repair(folder, target)
     except OSError as exc:
         raise ReleaseRefused(
             f"{target}: can't be written ({exc.strerror}); make room, or name another folder"
         ) from exc
-    raise ReleaseRefused(f"{target}: something else keeps writing there; publish again without it")
+    if not done:
+        raise ReleaseRefused(f"{target}: something else writes there; end it and publish again")
+
+
+def _repair(folder: Path, target: Path) -> bool:
+    """What is at `target` is intact, if need be because `folder` has taken its place."""
+    # Only under the lock is anything moved out: otherwise two publishers that
+    # both saw the damage would move out each other's good release.
+    with staging.alone(target.parent):
+        if _is_intact(target):
+            return True
+        logger.warning(
+            "a damaged release is replaced",
+            extra={"action": "release_replaced", "release": target.name},
+        )
+        staging.move_out(target)
+        return staging.move_in(folder, target) or _is_intact(target)
 
 
 def _is_intact(path: Path) -> bool:

@@ -4,10 +4,12 @@ A release is written into a folder of its own beside its final place, synced, an
 renamed there. A process that dies on the way leaves a `.publish-…` folder, whose
 name is no digest and which therefore never opens; a later publication clears it.
 Two publishers write two such folders, and the second to rename finds the work done.
+Only what is damaged is ever moved out, by one publisher at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -87,6 +89,17 @@ def move_out(target: Path) -> None:
     except FileNotFoundError:
         return
     discard(aside)
+
+
+@contextmanager
+def alone(releases: Path) -> Generator[None]:
+    """No other process is in such a block for the same folder."""
+    fd = os.open(releases, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def discard(path: Path) -> None:
