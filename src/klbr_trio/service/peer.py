@@ -1,0 +1,48 @@
+"""Who is at the other end of an accepted connection, as far as the kernel knows."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    import trio
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+@attrs.frozen(kw_only=True)
+class Peer:
+    """One end of a connection.
+
+    Attributes:
+        name: For logs.
+        address: What is counted together: a network address, or this machine's user.
+        extra_hosts: `Host` values that only make sense on this kind of connection.
+    """
+
+    name: str
+    address: str
+    extra_hosts: frozenset[str] = frozenset()
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+def peer_of(stream: trio.SocketStream) -> Peer | None:
+    """The peer of `stream`; None for a process of another user on a unix socket."""
+    if stream.socket.family != socket.AF_UNIX:
+        host, port = stream.socket.getpeername()[:2]
+        return Peer(name=f"{host}:{port}", address=host)
+    raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    assert isinstance(raw, bytes)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    if uid != os.geteuid():
+        return None
+    return Peer(name=f"unix:{pid}", address="unix", extra_hosts=frozenset({"localhost"}))
