@@ -37,7 +37,7 @@ _PARSER_FAULTS: Final = frozenset({1002, 1007})  # the library notes them and sa
 logger: Final = logging.getLogger("klbr_trio.service")
 
 
-class ConnectionGone(KlbrError):  # noqa: N818
+class ConnectionGone(KlbrError):
     """The connection has ended; a goodbye, not a failure.
 
     Attributes:
@@ -124,12 +124,7 @@ class Connection:
         if fault is not None and fault.code in _PARSER_FAULTS:
             code, reason = fault.code, "the frames can't be read"
         with trio.move_on_after(self._limits.close_seconds, shield=True):
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._discard)
-                    await self._stream.farewell(code, reason)
-            except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-                pass
+            await self._part(code, reason)
         self._stream.abort()
 
     def abort(self) -> None:
@@ -146,7 +141,7 @@ class Connection:
                     continue
                 await self.send_frames([ping_frame()])
                 await trio.sleep(self._patience())
-                if self._stream.heard_at < asked_at:
+                if self._stream.heard_at < asked_at and self._stream.is_listening:
                     logger.debug("%s does not answer pings, cut", self.peer)
                     self._stream.abort()
                     return
@@ -154,6 +149,14 @@ class Connection:
     def _patience(self) -> float:
         unread = min(self._stream.unheard_bytes, _BUFFERED_BYTES)
         return self._limits.pong_seconds + unread / _SLOWEST_BYTES_PER_SECOND
+
+    async def _part(self, code: int, reason: str) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._discard)
+                await self._stream.farewell(code, reason)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            pass
 
     async def _discard(self) -> None:
         # The library's reader stops at a message that nobody takes, and then sees
@@ -175,6 +178,8 @@ async def open_connection(
     transport: trio.SocketStream, upgrade: Upgrade, *, rest: bytes, peer: str, limits: PortLimits
 ) -> AsyncGenerator[Connection]:
     """Accept the handshake, and keep the connection read and alive until the block ends.
+
+    Who opens it says goodbye by `Connection.close`; else the end of the block cuts it.
 
     Args:
         transport: The accepted connection; it is closed when the block ends.
@@ -198,10 +203,7 @@ async def open_connection(
             )
             connection = Connection(peer, socket, stream, limits)
             nursery.start_soon(connection.keep_alive)
-            try:
-                yield connection
-            finally:
-                await connection.close()
+            yield connection
             nursery.cancel_scope.cancel()
     finally:
         stream.abort()

@@ -23,7 +23,7 @@ _SINGLE: Final = frozenset(
 )
 
 
-class HeadRefused(KlbrError):  # noqa: N818
+class HeadRefused(KlbrError):
     """The bytes are no request that this service reads; the text is safe to send back."""
 
 

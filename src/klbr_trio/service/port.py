@@ -18,6 +18,7 @@ import wsproto.utilities
 
 from klbr_trio.service.connection import Connection, ConnectionGone, open_connection
 from klbr_trio.service.gate import Policy, Refuse, Serve, Upgrade, decide
+from klbr_trio.service.guesses import Guesses
 from klbr_trio.service.head import Head, HeadReader, HeadRefused
 from klbr_trio.service.limits import PortLimits
 from klbr_trio.service.lobby import Lobby
@@ -76,6 +77,7 @@ class Port:
         connections: How many were accepted and are not closed yet.
         sockets: How many of them are open WebSockets.
         lobby: Those whose request is not complete.
+        guesses: The wrong tokens of late.
     """
 
     policy: Policy
@@ -84,6 +86,7 @@ class Port:
     connections: int = attrs.field(default=0, init=False)
     sockets: int = attrs.field(default=0, init=False)
     lobby: Lobby = attrs.field(default=attrs.Factory(_lobby, takes_self=True), init=False)
+    guesses: Guesses = attrs.field(factory=Guesses, init=False)
 
     @property
     def most_connections(self) -> int:
@@ -99,7 +102,7 @@ class Port:
         )
 
 
-async def serve_port(
+async def serve_port(  # noqa: ASYNC114, ASYNC128 - trio.serve_listeners says started
     listeners: Sequence[trio.SocketListener],
     *,
     handler_nursery: trio.Nursery,
@@ -161,6 +164,8 @@ class _Desk:
             decision = await self._judge(stream, reader, peer)
         if place.cancelled_caught:
             decision = Refuse(Response.line(408, "The request did not arrive in time."))
+        if _is_guess(decision) and not await self._port.guesses.wait_turn():
+            decision = Refuse(Response.line(429, "Too many wrong tokens; try again later."))
         match decision:
             case Upgrade():
                 await self._open(
@@ -247,7 +252,18 @@ class _Desk:
             logger.exception("%s: its handler failed", connection.peer)
             code, reason = INTERNAL, "internal error"
         finally:
-            await connection.close(code, reason)
+            with trio.move_on_after(self._port.limits.close_seconds, shield=True):
+                await connection.close(code, reason)
+
+
+def _is_guess(decision: Refuse | Serve | Upgrade | None) -> bool:
+    match decision:
+        case Refuse():
+            return decision.guess
+        case Upgrade():
+            return not decision.authorised
+        case _:
+            return False
 
 
 async def _read_head(stream: trio.SocketStream, reader: HeadReader) -> Head | None:

@@ -53,6 +53,8 @@ class FrameStream(trio.abc.Stream):
         unheard_bytes: How much was written since then.
         close_code: The code that the connection ended with, as far as it is known here.
         reading_over: Set once the library's reader will ask for nothing more.
+        is_listening: Whether the peer would be heard now; it is not while the library
+            hands over what came before.
     """
 
     _transport: trio.SocketStream
@@ -63,6 +65,7 @@ class FrameStream(trio.abc.Stream):
     unheard_bytes: int = attrs.field(default=0, init=False)
     close_code: int | None = attrs.field(default=None, init=False)
     reading_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    is_listening: bool = attrs.field(default=False, init=False)
     _answered: trio.Event = attrs.field(factory=trio.Event, init=False)
     _sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _parting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -210,14 +213,20 @@ class FrameStream(trio.abc.Stream):
         deadline = float("inf")
         if self._meter.unfinished:
             deadline = self._unit_began + self._limits.message_seconds
-        with trio.move_on_at(deadline) as scope:
-            data = bytes(await self._transport.receive_some(RECEIVE_BYTES))
-            self.heard_at, self.unheard_bytes = trio.current_time(), 0
-            self._peer_gone = not data
-            return data
-        assert scope.cancelled_caught
+        with trio.move_on_at(deadline):
+            return await self._hear()
         self._meter.violation = Violation(TOO_SLOW, "a message took too long to arrive")
         return b""
+
+    async def _hear(self) -> bytes:
+        self.is_listening = True
+        try:
+            data = bytes(await self._transport.receive_some(RECEIVE_BYTES))
+        finally:
+            self.is_listening = False
+        self.heard_at, self.unheard_bytes = trio.current_time(), 0
+        self._peer_gone = not data
+        return data
 
     async def _send_close(self, code: int, reason: str) -> None:
         async with self._sending:
