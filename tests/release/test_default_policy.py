@@ -14,7 +14,9 @@ import pytest
 
 from klbr_trio.release import default_behavior
 
-_INSIDE = Path(__file__).parents[2] / "src" / "klbr_trio" / "kernel" / "inside"
+# Where the package lies within the kernel is the kernel's business.
+_KERNEL = Path(__file__).parents[2] / "src" / "klbr_trio" / "kernel"
+_INSIDE = next(_KERNEL.rglob("klbr/__init__.py")).parents[1]
 
 _SCRIPT = """
 import json, runpy, sys

@@ -150,6 +150,9 @@ def test_a_source_must_be_a_folder(tmp_path: Path) -> None:
         Release.publish(tmp_path / "missing", tmp_path / "releases")
     with pytest.raises(ReleaseRefused, match="is not a folder"):
         Release.publish(tmp_path / "file", tmp_path / "releases")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ReleaseRefused, match="loop: "):
+        Release.publish(tmp_path / "loop", tmp_path / "releases")
 
 
 def test_a_source_that_contains_the_releases_is_refused(tmp_path: Path) -> None:

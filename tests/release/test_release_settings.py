@@ -89,6 +89,11 @@ def test_every_key_is_read() -> None:
         ("soul = 1979-05-27", "soul must be a string"),
         ("x = " + "[" * 5_000 + "]" * 5_000, "is not valid TOML"),
         ("a = 1\na = 2", "is not valid TOML"),
+        (f"turn.steps = {'9' * 5_000}", "is not valid TOML"),
+        (f"turn.seconds = {'9' * 400}", "turn.seconds must be"),
+        (f"turn.seconds = -{'9' * 400}", "turn.seconds must be"),
+        ('"a\\nb" = 1', "'a\\nb' is not a setting"),
+        (f"{'a' * 5_000} = 1", "is not a setting"),
     ],
 )
 def test_anything_else_is_refused_by_its_key(text: str, says: str) -> None:
@@ -96,4 +101,5 @@ def test_anything_else_is_refused_by_its_key(text: str, says: str) -> None:
         parse_settings(text, path="folder/behavior.toml")
     assert str(refusal.value).startswith("folder/behavior.toml: ")
     assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 300

@@ -133,18 +133,20 @@ class _Walk:
     def _entry(self, fd: int, parts: tuple[str, ...]) -> None:
         self._check_name(parts)
         try:
-            # O_NONBLOCK: opening a pipe must not wait for its writer.
+            # Asked before it is opened, since opening alone can do something: a
+            # pipe waits for its writer, a device acts.
+            mode = os.stat(parts[-1], dir_fd=fd, follow_symlinks=False).st_mode
+            self._check_kind(parts, mode)
             child = os.open(parts[-1], _FLAGS | os.O_NONBLOCK, dir_fd=fd)
         except OSError as exc:
-            raise self._not_opened(fd, parts, exc) from exc
+            raise self._unreadable(parts, exc) from exc
         try:
             mode = os.fstat(child).st_mode
+            self._check_kind(parts, mode)
             if stat.S_ISDIR(mode):
                 self.folder(child, parts)
-            elif stat.S_ISREG(mode):
-                self._file(child, parts)
             else:
-                raise self._misplaced(parts, mode)
+                self._file(child, parts)
         finally:
             os.close(child)
 
@@ -183,19 +185,11 @@ class _Walk:
         if other != path:
             raise self._refused(parts, f"differs from {other!a} only in spelling", "rename one")
 
-    def _not_opened(self, fd: int, parts: tuple[str, ...], exc: OSError) -> ReleaseRefused:
-        """Why a name could not be opened: what it is says more than the errno."""
-        try:
-            mode = os.stat(parts[-1], dir_fd=fd, follow_symlinks=False).st_mode
-        except OSError:
-            return self._unreadable(parts, exc)
-        if stat.S_IFMT(mode) in _KINDS:
-            return self._misplaced(parts, mode)
-        return self._unreadable(parts, exc)
-
-    def _misplaced(self, parts: tuple[str, ...], mode: int) -> ReleaseRefused:
-        what, advice = _KINDS.get(stat.S_IFMT(mode), ("no plain file", "remove it"))
-        return self._refused(parts, f"is {what}", advice)
+    def _check_kind(self, parts: tuple[str, ...], mode: int) -> None:
+        kind = stat.S_IFMT(mode)
+        if kind not in {stat.S_IFDIR, stat.S_IFREG}:
+            what, advice = _KINDS.get(kind, ("no plain file", "remove it"))
+            raise self._refused(parts, f"is {what}", advice)
 
     def _unreadable(self, parts: tuple[str, ...], exc: OSError) -> ReleaseRefused:
         return self._refused(parts, f"can't be read ({exc.strerror})", "make it readable")

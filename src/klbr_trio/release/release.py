@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import TypeAlias
 
@@ -78,12 +79,17 @@ class Release:
 
 
 def _places(source_dir: StrPath, releases_dir: StrPath) -> tuple[Path, Path]:
-    source = Path(source_dir).resolve()
+    source = Path(os.path.realpath(source_dir))
     releases = Path(releases_dir).absolute()
-    if not source.is_dir():
-        what = "is not a folder" if source.exists() else "does not exist"
-        raise ReleaseRefused(f"{source}: {what}; name a behaviour folder")
-    if releases.resolve().is_relative_to(source):
+    try:
+        mode = source.stat().st_mode
+    except FileNotFoundError as exc:
+        raise ReleaseRefused(f"{source}: does not exist; name a behaviour folder") from exc
+    except OSError as exc:
+        raise ReleaseRefused(f"{source}: can't be read ({exc.strerror})") from exc
+    if not stat.S_ISDIR(mode):
+        raise ReleaseRefused(f"{source}: is not a folder; name a behaviour folder")
+    if Path(os.path.realpath(releases)).is_relative_to(source):
         raise ReleaseRefused(
             f"{source}: contains the releases folder {releases}; keep the two apart"
         )

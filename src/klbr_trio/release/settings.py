@@ -96,7 +96,7 @@ def parse_settings(text: str, *, path: str) -> BehaviorSettings:
     """
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:  # a ValueError of its own, or of an endless number
         raise ReleaseRefused(f"{path}: is not valid TOML: {exc}") from exc
     root = Table(content, path=path)
     plain = BehaviorSettings()

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -112,7 +112,8 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     for folder, _folders, _files in os.walk(path):
-        Path(folder).chmod(0o700)
+        with suppress(OSError):  # another publisher clears the same
+            Path(folder).chmod(0o700)
     shutil.rmtree(path, ignore_errors=True)
 
 

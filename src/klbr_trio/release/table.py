@@ -6,7 +6,6 @@ that exist. TOML's types are kept apart: `true` is no number, `"3"` neither.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, TypeVar
@@ -17,6 +16,7 @@ from klbr_trio.errors import ReleaseRefused
 
 _MAX_NAME: Final = 64
 _MAX_WHOLE: Final = 2**53
+_MAX_SHOWN: Final = 80
 
 E = TypeVar("E", bound=Enum)
 
@@ -66,7 +66,8 @@ class Table:
         value = self._get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self._wrong(key, value, wanted)
-        if not math.isfinite(value) or not 0 <= value <= _MAX_WHOLE or (above and value == 0):
+        # Written so that nan, too, is outside; and an int may be too long for a float.
+        if not 0 <= value <= _MAX_WHOLE or (above and value == 0):
             raise self._wrong(key, value, wanted)
         return float(value)
 
@@ -95,7 +96,7 @@ class Table:
             if key not in self._asked:
                 known = ", ".join(sorted(self._asked))
                 raise ReleaseRefused(
-                    f"{self._path}: {self._prefix}{key} is not a setting; remove it,"
+                    f"{self._path}: {self._prefix}{_shown(key)} is not a setting; remove it,"
                     f" or use one of: {known}"
                 )
 
@@ -104,5 +105,10 @@ class Table:
         return self._content.get(key, default)
 
     def _wrong(self, key: str, value: object, wanted: str) -> ReleaseRefused:
-        shown = ascii(value)[:80]
-        return ReleaseRefused(f"{self._path}: {self._prefix}{key} must be {wanted}, not {shown}")
+        return ReleaseRefused(
+            f"{self._path}: {self._prefix}{key} must be {wanted}, not {ascii(value)[:_MAX_SHOWN]}"
+        )
+
+
+def _shown(key: str) -> str:
+    return (key if key.isprintable() else ascii(key))[:_MAX_SHOWN]
