@@ -67,6 +67,7 @@ def test_publishers_at_the_same_moment_all_succeed(tmp_path: Path, *, damaged: b
         _answer(publisher)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_publisher_that_is_killed_anywhere_leaves_nothing_half(
     tmp_path: Path, *, damaged: bool

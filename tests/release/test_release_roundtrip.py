@@ -96,7 +96,8 @@ def _link(path: Path, _data: st.DataObject) -> None:
 _CHANGES = [_flip, _grow, _remove, _rename, _add, _add_folder, _link]
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), files=_FILES, change=st.sampled_from(_CHANGES))
 def test_a_release_with_any_change_does_not_open(
     data: st.DataObject,
