@@ -1,0 +1,60 @@
+"""What a kernel is started with: settings of this machine, and what one session wants."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import attrs
+from attrs.validators import gt
+
+from klbr_trio.errors import ConfigError
+
+_OWN_INSIDE = Path(__file__).parent / "inside"
+
+
+@attrs.frozen(kw_only=True)
+class WorkerConfig:
+    """How kernels are run on this machine."""
+
+    python: Path
+    """The interpreter of the warden and the worker."""
+    inside: Path
+    """The folder with warden.py, worker.py and what cells can import."""
+    workspaces: Path | None = None
+    """The parent of the sessions' workspaces; None: whoever opens the sessions decides."""
+    cell_seconds: float = attrs.field(default=120.0, validator=gt(0))
+    """How long a cell may run."""
+    start_seconds: float = attrs.field(default=20.0, validator=gt(0))
+    """How long a kernel may take until it is ready."""
+    grace_seconds: float = attrs.field(default=1.0, validator=gt(0))
+    """How long an interrupted cell has until its kernel is killed."""
+    output_bytes: int = attrs.field(default=64 * 1024, validator=gt(1))
+    """How much of a cell's output is kept: half from its start, half from its end."""
+    flood_bytes: int = attrs.field(default=1024**3, validator=gt(0))
+    """A cell that writes more than this is interrupted."""
+
+    @classmethod
+    def source_tree(cls, repo_root: Path | str) -> WorkerConfig:
+        """The settings for a checkout at `repo_root`, or for the installed package.
+
+        Raises:
+            ConfigError: There is no kernel in either.
+        """
+        checkout = Path(repo_root).resolve() / "src" / "klbr_trio" / "kernel" / "inside"
+        for inside in (checkout, _OWN_INSIDE):
+            if (inside / "warden.py").is_file() and (inside / "worker.py").is_file():
+                return cls(python=Path(sys.executable), inside=inside)
+        raise ConfigError(f"no kernel in {checkout} and none in {_OWN_INSIDE}: reinstall klbr_trio")
+
+
+@attrs.frozen(kw_only=True)
+class KernelSpec:
+    """What one session's kernel is to be."""
+
+    workspace: Path
+    """Where its cells run; made if it is missing."""
+    release: Path
+    """The published behaviour folder."""
+    digest: str
+    """What the kernel must find that folder to be: a sha256 in hex."""

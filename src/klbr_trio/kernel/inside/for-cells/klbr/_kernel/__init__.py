@@ -1,0 +1,3 @@
+"""The worker's own machinery; not for cells."""
+
+from __future__ import annotations
