@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
 
 import attrs
+import trio
 from typing_extensions import override
-
-if TYPE_CHECKING:
-    import trio
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -36,9 +33,16 @@ class Peer:
 
 
 def peer_of(stream: trio.SocketStream) -> Peer | None:
-    """The peer of `stream`; None for a process of another user on a unix socket."""
+    """The peer of `stream`; None for a process of another user on a unix socket.
+
+    Raises:
+        trio.BrokenResourceError: It has gone already.
+    """
     if stream.socket.family != socket.AF_UNIX:
-        host, port = stream.socket.getpeername()[:2]
+        try:
+            host, port = stream.socket.getpeername()[:2]
+        except OSError as exc:
+            raise trio.BrokenResourceError("the peer has gone") from exc
         return Peer(name=f"{host}:{port}", address=host)
     raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     assert isinstance(raw, bytes)

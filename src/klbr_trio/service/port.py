@@ -102,7 +102,7 @@ class Port:
         )
 
 
-async def serve_port(  # noqa: ASYNC114, ASYNC128 - trio.serve_listeners says started
+async def serve_port(
     listeners: Sequence[trio.SocketListener],
     *,
     handler_nursery: trio.Nursery,
