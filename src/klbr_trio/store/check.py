@@ -210,7 +210,7 @@ class _Log:
 
     def _of_attempt(self, event: Event) -> Iterator[str]:
         payload = event.payload
-        attempt_id = payload.get("attempt_id") if isinstance(payload, dict) else None
+        attempt_id = payload.get("attempt_id")
         if attempt_id is None:
             return
         if attempt_id != self.facts.open_attempt:
@@ -226,9 +226,12 @@ class _Log:
         call_id = payload.get("call_id")
         if event.kind == "cell.requested" and call_id in self.facts.open_calls:
             yield f"call {call_id} is open already"
-        if event.kind in ("cell.finished", "local.sent") and call_id is not None:
-            if call_id not in self.facts.open_calls:
-                yield f"call {call_id} is not open"
+        if (
+            event.kind in ("cell.finished", "local.sent")
+            and call_id is not None
+            and (call_id not in self.facts.open_calls)
+        ):
+            yield f"call {call_id} is not open"
 
 
 def describe(lines: list[str]) -> str:

@@ -24,6 +24,7 @@ from klbr_trio.domain.ids import parse_session_id
 from klbr_trio.errors import RequestError, UnknownSession, sole
 from klbr_trio.store import (
     admission,
+    calls,
     deadlines,
     failures,
     interrupts,
@@ -194,6 +195,10 @@ class Store:
         """The pending items of all sessions, oldest first."""
         await trio.lowlevel.checkpoint()
         return self._reader.pending_work(None)
+
+    def work_item(self, item_id: str) -> WorkItem | None:
+        """The item of that id, or None, at once."""
+        return self._reader.work(item_id)
 
     def row(self, session_id: str) -> SessionRow | None:
         """The session's facts now, or None."""
@@ -403,6 +408,16 @@ class Store:
             CommitPoint.CLOSE,
             turn.session_id,
             lambda tx: failures.fail(tx, turn, failure, results=results),
+        )
+
+    async def broken_off(self, turn: Turn, *, because: str) -> tuple[CellFinished, ...]:
+        """A result for each open call of the attempt; nothing is written."""
+        return await self._writer.commit(
+            CommitPoint.CLOSE,
+            turn.session_id,
+            lambda tx: tuple(
+                calls.broken_off(tx, turn.session_id, turn.attempt_id, because=because)
+            ),
         )
 
     async def interrupt(

@@ -1,0 +1,123 @@
+"""Live chunks: what is happening now, for whoever looks; never stored.
+
+A turn gathers what it streams for up to `GATHER_S` and flushes it before each commit,
+so that a chunk reaches every connection's queue before the event that makes it moot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+import trio
+
+from klbr_trio.domain.text import clean
+from klbr_trio.wire.server import LiveChunk, LiveDiscard, LiveMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+GATHER_S: Final = 0.020
+"""Long enough to put a burst of tokens into one frame, too short to be seen."""
+
+DELTA_CHARS: Final = 65_536
+"""The longest delta: in JSON form it stays far below a frame."""
+
+Publish: TypeAlias = "Callable[[LiveMessage], None]"
+
+
+@attrs.define(eq=False)
+class LiveHub:
+    """Who looks at which session."""
+
+    _lookers: dict[str, list[Publish]] = attrs.field(factory=dict)
+
+    def publish(self, message: LiveMessage) -> None:
+        """Give the message to everyone who looks at its session."""
+        for looker in tuple(self._lookers.get(message.session_id, ())):
+            looker(message)
+
+    @contextlib.contextmanager
+    def look(self, session_id: str, looker: Publish) -> Generator[None]:
+        """Inside the block `looker` is called, without waiting, with each live message."""
+        lookers = self._lookers.setdefault(session_id, [])
+        lookers.append(looker)
+        try:
+            yield
+        finally:
+            lookers.remove(looker)
+            if not lookers:
+                self._lookers.pop(session_id, None)
+
+
+@attrs.frozen
+class _Piece:
+    lane: str
+    step: int
+    call_id: str | None
+    text: str
+
+    def joins(self, other: _Piece) -> bool:
+        return (self.lane, self.step, self.call_id) == (other.lane, other.step, other.call_id)
+
+
+@attrs.define(eq=False)
+class LiveStream:
+    """What one attempt streams; `run` is its task."""
+
+    session_id: str
+    attempt_id: str
+    _publish: Publish
+    _pieces: list[_Piece] = attrs.field(factory=list)
+    _bell: trio.Event = attrs.field(factory=trio.Event)
+
+    def push(self, lane: str, delta: str, *, step: int, call_id: str | None = None) -> None:
+        """Take a piece; it is published within `GATHER_S` or at the next `flush`."""
+        if not delta:
+            return
+        self._pieces.append(_Piece(lane, step, call_id, clean(delta)))
+        self._bell.set()
+
+    def discard(self, step: int) -> None:
+        """What was streamed as scratchpad and reasoning of this step does not count."""
+        self._pieces = [
+            piece
+            for piece in self._pieces
+            if piece.step != step or piece.lane not in ("scratchpad", "reasoning")
+        ]
+        self.flush()
+        self._publish(
+            LiveDiscard(session_id=self.session_id, attempt_id=self.attempt_id, step=step)
+        )
+
+    def flush(self) -> None:
+        """Everything taken so far is published."""
+        pieces, self._pieces = self._pieces, []
+        joined: list[_Piece] = []
+        for piece in pieces:
+            if joined and joined[-1].joins(piece):
+                joined[-1] = attrs.evolve(piece, text=joined[-1].text + piece.text)
+            else:
+                joined.append(piece)
+        for piece in joined:
+            for start in range(0, len(piece.text), DELTA_CHARS):
+                self._publish(self._chunk(piece, piece.text[start : start + DELTA_CHARS]))
+
+    def _chunk(self, piece: _Piece, delta: str) -> LiveChunk:
+        return LiveChunk(
+            session_id=self.session_id,
+            lane=piece.lane,
+            delta=delta,
+            attempt_id=self.attempt_id,
+            step=piece.step,
+            call_id=piece.call_id,
+        )
+
+    async def run(self) -> None:
+        """Publish what is gathered, again and again, until cancelled."""
+        while True:
+            await self._bell.wait()
+            await trio.sleep(GATHER_S)
+            self._bell = trio.Event()
+            self.flush()

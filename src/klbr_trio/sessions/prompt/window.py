@@ -1,0 +1,93 @@
+"""The part of a session's log that a prompt may show, read once and kept up to date."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import trio
+
+from klbr_trio.domain.events import Event
+from klbr_trio.domain.work import InputReady
+from klbr_trio.wire.records import decode_event
+
+if TYPE_CHECKING:
+    from klbr_trio.store import EventRow, Store
+
+_PAGE: Final = 200
+_INPUT_PREFIX: Final = "work-input-"
+
+
+@attrs.define
+class Window:
+    """The newest events above the fold, at least as long as the budget.
+
+    Attributes:
+        summary: The fold's last seq and its text, or None.
+        inputs: The `input.admitted` of each work item that `events` names.
+        left_out: How many events above the fold are older than the window.
+    """
+
+    session_id: str
+    events: list[Event] = attrs.field(factory=list)
+    inputs: dict[str, Event] = attrs.field(factory=dict)
+    summary: tuple[int, str] | None = None
+    left_out: int = 0
+
+    @classmethod
+    async def read(cls, store: Store, session_id: str, *, budget_chars: int) -> Window:
+        """The window of the session as it stands."""
+        frontier = store.frontier(session_id)
+        window = cls(session_id)
+        floor = 0
+        if frontier is not None:
+            floor = frontier.drained_through_seq
+            window.summary = (floor, frontier.summary)
+        start = await _start(store, session_id, floor, budget_chars)
+        window.left_out = start - floor
+        await window._extend(store, start)
+        return window
+
+    async def refresh(self, store: Store) -> None:
+        """The window holds what was committed since it was read."""
+        await self._extend(store, self.events[-1].seq if self.events else self.left_out)
+
+    async def _extend(self, store: Store, after_seq: int) -> None:
+        while rows := store.event_rows(self.session_id, after_seq, _PAGE):
+            for row in rows:
+                self._add(store, row)
+            after_seq = rows[-1].seq
+            await trio.lowlevel.checkpoint()
+
+    def _add(self, store: Store, row: EventRow) -> None:
+        event = decode_event(row.seq, row.session_id, row.kind, row.payload, row.created_ms)
+        self.events.append(event)
+        if event.kind == "input.admitted":
+            self.inputs[event.payload["work_item_id"]] = event
+        elif event.kind == "turn.started":
+            for item_id in event.payload["work_items"]:
+                if item_id.startswith(_INPUT_PREFIX) and item_id not in self.inputs:
+                    self._find_input(store, item_id)
+
+    def _find_input(self, store: Store, item_id: str) -> None:
+        """An input that lies below the window enters at the turn that names it."""
+        item = store.work_item(item_id)
+        if item is None or not isinstance(item.cause, InputReady):
+            return
+        for row in store.event_rows(self.session_id, item.cause.seq - 1, 1):
+            self.inputs[item_id] = decode_event(
+                row.seq, row.session_id, row.kind, row.payload, row.created_ms
+            )
+
+
+async def _start(store: Store, session_id: str, floor: int, budget_chars: int) -> int:
+    """The seq after which the window begins: `floor`, or where twice the budget lies above."""
+    before = store.head(session_id)
+    size = 0
+    while before > floor and size < 2 * budget_chars:
+        after = max(floor, before - _PAGE)
+        rows = store.event_rows(session_id, after, before - after)
+        size += sum(len(row.payload) for row in rows)
+        before = after
+        await trio.lowlevel.checkpoint()
+    return before

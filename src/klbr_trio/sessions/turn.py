@@ -1,0 +1,306 @@
+"""One turn: ask the model, commit its reply, run its cells, commit their results, again.
+
+Every step is durable before the next begins. The turn ends with exactly one closing
+commit of its own; whatever else ends it is an interrupt, and not this module's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from klbr_trio.domain.events import CellFinished, CellRequested, LocalSent, ReplyReceived
+from klbr_trio.domain.text import TEXT_BYTES, cut, json_bytes
+from klbr_trio.domain.work import InputReady
+from klbr_trio.errors import ContextTooLong, KernelStartFailed, ModelError
+from klbr_trio.models import ModelRequest
+from klbr_trio.release import PlainText
+from klbr_trio.sessions.cells import Cells, Speech
+from klbr_trio.sessions.means import Means
+from klbr_trio.sessions.prompt import Persona, Window, build
+from klbr_trio.store import Failure, Results, Turn
+from klbr_trio.wire.codec import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klbr_trio.models import Reply
+    from klbr_trio.store import WaitFor
+
+BUDGET_CHARS: Final = 200_000
+"""A prompt's length when the model's context is not known: about 50,000 tokens."""
+
+CHARS_PER_TOKEN: Final = 3
+"""A cautious guess; what does not fit is found out by the provider, and halved."""
+
+OPAQUE_BYTES: Final = 512 * 1024
+"""What a provider may have us send back; more would not fit a frame beside the rest."""
+
+MAX_NUDGES: Final = 2
+
+
+class TurnFailed(Exception):
+    """The turn can't go on; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@attrs.define(eq=False)
+class TurnRun:
+    """One turn being run; `run` commits its closing event.
+
+    Attributes:
+        usage: The tokens of all its replies.
+        speech: What it has said.
+        call_ids: Every call id that the attempt has seen.
+    """
+
+    turn: Turn
+    means: Means
+    _ends_at: float
+    step: int = 0
+    nudges: int = 0
+    usage: dict[str, float] = attrs.field(factory=dict)
+    speech: Speech = attrs.field(factory=Speech)
+    call_ids: set[str] = attrs.field(factory=set)
+
+    @classmethod
+    def begin(cls, turn: Turn, means: Means) -> TurnRun:
+        """A run that has its release's time from now."""
+        return cls(turn, means, trio.current_time() + means.release.settings.turn.seconds)
+
+    async def run(self) -> None:
+        """The turn is closed: completed or failed.
+
+        Raises:
+            ClaimLost: Somebody else ended the attempt.
+            StoreUnavailable: A step could not be committed; the attempt is still open.
+
+        Durability: the closing event is committed when this returns.
+        Cancellation: the attempt is still open; a cell that ran is killed with its kernel.
+        """
+        try:
+            await self._steps()
+        except TurnFailed as exc:
+            await self.means.store.fail(self.turn, exc.failure, results=Results())
+
+    async def _steps(self) -> None:
+        window = await Window.read(
+            self.means.store, self.turn.session_id, budget_chars=self._budget()
+        )
+        while True:
+            self.step += 1
+            self._check_bounds()
+            reply = await self._ask(window)
+            calls = self._name_calls(reply)
+            await self._commit_reply(reply, calls)
+            if reply.calls:
+                if await self._run_calls(calls):
+                    return
+            elif await self._plain_end(reply):
+                return
+            await window.refresh(self.means.store)
+
+    # Asking
+
+    def _budget(self) -> int:
+        tokens = self.means.llm.models.llm.context_tokens
+        return BUDGET_CHARS if tokens is None else max(2_000, tokens * CHARS_PER_TOKEN * 3 // 4)
+
+    async def _ask(self, window: Window) -> Reply:
+        try:
+            return await self._complete(window, self._budget())
+        except ContextTooLong:
+            self.means.live.discard(self.step)
+        try:
+            return await self._complete(window, self._budget() // 2)
+        except ContextTooLong as exc:
+            raise TurnFailed(Failure(exc.code, str(exc), retryable=False)) from exc
+
+    async def _complete(self, window: Window, budget_chars: int) -> Reply:
+        means = self.means
+        persona = Persona(means.release.instructions, means.soul or means.release.settings.soul)
+        messages = build(
+            window, persona, budget_chars=budget_chars, attempt_id=self.turn.attempt_id
+        )
+        request = ModelRequest(messages, session_id=self.turn.session_id)
+        with trio.move_on_at(self._ends_at) as scope:
+            try:
+                return await means.llm.complete(
+                    request,
+                    on_delta=lambda lane, delta: means.live.push(lane, delta, step=self.step),
+                    on_discard=lambda: means.live.discard(self.step),
+                )
+            except ContextTooLong:
+                raise
+            except ModelError as exc:
+                raise TurnFailed(Failure(exc.code, str(exc), retryable=exc.retryable)) from exc
+        assert scope.cancelled_caught
+        means.live.discard(self.step)
+        raise TurnFailed(self._out_of_time())
+
+    def _check_bounds(self) -> None:
+        bounds = self.means.release.settings.turn
+        if self.step > bounds.steps:
+            raise TurnFailed(
+                Failure(
+                    "bound_steps",
+                    f"the turn took {bounds.steps} model calls without coming to an end "
+                    "(turn.steps in behavior.toml)",
+                    retryable=False,
+                )
+            )
+        if trio.current_time() >= self._ends_at:
+            raise TurnFailed(self._out_of_time())
+        used = int(self.usage.get("total_tokens", 0))
+        if bounds.tokens and used >= bounds.tokens:
+            raise TurnFailed(
+                Failure(
+                    "bound_tokens",
+                    f"the turn used {used} tokens of {bounds.tokens} (turn.tokens in behavior.toml)",
+                    retryable=False,
+                )
+            )
+
+    def _out_of_time(self) -> Failure:
+        seconds = self.means.release.settings.turn.seconds
+        return Failure(
+            "bound_time",
+            f"the turn took longer than {seconds:g} s (turn.seconds in behavior.toml)",
+            retryable=False,
+        )
+
+    # The reply
+
+    def _name_calls(self, reply: Reply) -> list[CellRequested]:
+        calls = []
+        for call in reply.calls:
+            call_id, n = call.provider_id, 2
+            while call_id in self.call_ids:
+                call_id, n = f"{call.provider_id}~{n}", n + 1
+            self.call_ids.add(call_id)
+            raw = None if call.code is not None else cut(call.raw or "")
+            code = None if call.code is None else cut(call.code)
+            calls.append(
+                CellRequested(self.turn.attempt_id, self.step, call_id, code=code, raw=raw)
+            )
+        return calls
+
+    async def _commit_reply(self, reply: Reply, calls: Sequence[CellRequested]) -> None:
+        self._count(reply.usage)
+        received = ReplyReceived(
+            self.turn.attempt_id,
+            self.step,
+            reply.model,
+            reply.finish,
+            reply.usage,
+            _opaque(reply),
+        )
+        refused = [
+            self._refused(call, answer.error or "the call can't run")
+            for call, answer in zip(calls, reply.calls, strict=True)
+            if answer.code is None
+        ] + [
+            self._refused(call, f"the code is longer than {TEXT_BYTES} bytes; nothing was run")
+            for call, answer in zip(calls, reply.calls, strict=True)
+            if answer.code is not None and answer.code != call.code
+        ]
+        self.means.live.flush()
+        await self.means.store.reply(
+            self.turn, received, scratchpad=cut(reply.text), calls=calls, refused=refused
+        )
+
+    def _refused(self, call: CellRequested, error: str) -> CellFinished:
+        return not_run(call, cut(error), duration_ms=0)
+
+    def _count(self, usage: Mapping[str, Any] | None) -> None:
+        for name, number in (usage or {}).items():
+            self.usage[name] = self.usage.get(name, 0) + number
+
+    # Its calls
+
+    async def _run_calls(self, calls: Sequence[CellRequested]) -> bool:
+        """Run the calls in order; True if one of them ended the turn."""
+        cells = Cells(self.turn, self.means, self.speech)
+        for index, call in enumerate(calls):
+            if call.code is None:
+                continue
+            try:
+                done = await cells.run(call, seconds=self._cell_seconds())
+            except KernelStartFailed as exc:
+                raise await self._kernel_failed(calls[index:], exc) from exc
+            self.means.live.flush()
+            if done.intention is not None:
+                rest = tuple(
+                    not_run(later, "not run: the turn had ended")
+                    for later in calls[index + 1 :]
+                    if later.code is not None
+                )
+                results = Results((done.finished, *rest), done.kernel_gone)
+                await self._close(done.intention.outcome, done.intention.wait, results)
+                return True
+            await self.means.store.result(self.turn, Results((done.finished,), done.kernel_gone))
+        return False
+
+    async def _kernel_failed(
+        self, calls: Sequence[CellRequested], exc: KernelStartFailed
+    ) -> TurnFailed:
+        message = f"the kernel did not start: {exc}"
+        finished = tuple(not_run(call, f"not run: {message}") for call in calls if call.code)
+        await self.means.store.result(self.turn, Results(finished))
+        return TurnFailed(Failure("kernel_unavailable", message, retryable=True))
+
+    def _cell_seconds(self) -> float:
+        left = self._ends_at - trio.current_time()
+        return max(0.1, min(self.means.release.settings.cell.seconds, left))
+
+    # The end
+
+    async def _plain_end(self, reply: Reply) -> bool:
+        """A reply without a call ends the turn, unless the model should hear something first."""
+        settings = self.means.release.settings
+        if settings.plain_text is PlainText.SPEAK and reply.text.strip():
+            said = LocalSent(cut(reply.text), self.turn.attempt_id, self.step, None)
+            await self.means.store.say(self.turn, said, hook_epoch=self.turn.hook_epoch)
+            self.speech.count += 1
+        elif self.nudges < MAX_NUDGES and (reply.hint or self._owes_words()):
+            self.nudges += 1
+            return False
+        await self._close("replied", None, Results())
+        return True
+
+    def _owes_words(self) -> bool:
+        """Whether an input was never answered and the model was not reminded of it."""
+        asked = any(isinstance(cause, InputReady) for cause in self.turn.causes)
+        wanted = self.means.release.settings.nudge and self.nudges == 0
+        return asked and wanted and not self.speech.count
+
+    async def _close(self, outcome: str, wait: WaitFor | None, results: Results) -> None:
+        usage = self.usage or None
+        await self.means.store.complete(
+            self.turn, outcome=outcome, wait=wait, results=results, usage=usage
+        )
+
+
+def not_run(call: CellRequested, error: str, *, duration_ms: int | None = None) -> CellFinished:
+    """The result of a call that did not run."""
+    return CellFinished(
+        call.attempt_id, call.step, call.call_id, ok=False, output="", value=None, error=error,
+        truncated=False, duration_ms=duration_ms,
+    )  # fmt: skip
+
+
+def _opaque(reply: Reply) -> dict[str, Any]:
+    """What the log keeps of a reply for the provider's sake, besides its text and code."""
+    values = {
+        "reply": dict(reply.opaque),
+        "calls": [call.provider_id for call in reply.calls],
+        "hint": reply.hint,
+    }
+    if json_bytes(dumps(values)) > OPAQUE_BYTES:
+        values["reply"] = {}
+    return values
