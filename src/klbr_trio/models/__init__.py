@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from klbr_trio.models.client import LlmClient
 from klbr_trio.models.config import ModelConfig, ModelsConfig
+from klbr_trio.models.examine import Finding, examine
 from klbr_trio.models.messages import (
     Assistant,
     Message,
@@ -23,6 +24,7 @@ from klbr_trio.models.reply import Lane, Reply, ToolCall
 
 __all__ = [
     "Assistant",
+    "Finding",
     "Lane",
     "LlmClient",
     "Message",
@@ -35,4 +37,5 @@ __all__ = [
     "ToolCall",
     "ToolResult",
     "User",
+    "examine",
 ]

@@ -24,6 +24,7 @@ from klbr_trio.models.failure.failure import AttemptFailed, Failure, Kind
 from klbr_trio.models.failure.policy import Again, GiveUp, OtherBase, Tried, Without, decide
 from klbr_trio.models.gate import Gate
 from klbr_trio.models.messages import ModelRequest
+from klbr_trio.models.redact import redacted
 from klbr_trio.models.reply import Lane, Reply
 from klbr_trio.models.request.address import api_bases, endpoint, public_url
 from klbr_trio.models.request.body import encode, request_fields
@@ -36,7 +37,6 @@ _ERRORS: Final[dict[Kind, type[ModelError]]] = {
     Kind.PATH: ModelRefused,
     Kind.FIELD: ModelRefused,
 }
-_MIN_SECRET: Final = 6  # shorter values would blot out ordinary words
 _RANDOM: Final = secrets.SystemRandom()
 
 
@@ -101,7 +101,7 @@ class LlmClient:
             except AttemptFailed as failed:
                 failure = failed.failure
                 error = _ERRORS.get(failure.kind, ModelUnavailable)
-                message = _redacted(failure.sentence(public_url(series.url)), config)
+                message = redacted(failure.sentence(public_url(series.url)), config)
                 may_pass = error is ModelUnavailable or failure.elsewhere
                 if position == len(chain) or not may_pass:
                     raise error(f"{config.model}: {message}") from failed
@@ -204,13 +204,5 @@ class _Series:
                 assert_never(decision)
 
     def _log(self, failure: Failure, then: str) -> None:
-        words = _redacted(failure.sentence(public_url(self.url)), self.config)
+        words = redacted(failure.sentence(public_url(self.url)), self.config)
         logger.info("%s: %s %s", self.config.model, words, then, extra={"action": "model_retry"})
-
-
-def _redacted(text: str, config: ModelConfig) -> str:
-    """`text` without the secrets that the provider may have repeated."""
-    for secret in (config.api_key, *config.extra_headers.values()):
-        if secret and len(secret) >= _MIN_SECRET:
-            text = text.replace(secret, "***")
-    return text

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
+
+PYTHON: Final = "python"
+"""The tool, whatever it is called towards a model."""
 
 Lane: TypeAlias = Literal["scratchpad", "reasoning"]
 """What a streamed piece of text belongs to."""

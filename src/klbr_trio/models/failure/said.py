@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from klbr_trio.models.stream.json_text import read_json
-from klbr_trio.models.stream.surrogates import whole_text
+from klbr_trio.models.json_text import read_json
+from klbr_trio.models.surrogates import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -47,6 +47,14 @@ def api_bases(url: str) -> tuple[str, ...]:
     return urlunsplit(base._replace(path=base.path + "/v1")), urlunsplit(base)
 
 
+def other_forms(url: str) -> tuple[str, ...]:
+    """What `api_bases` would not try, and a person may have meant: without the `/v1` that is given."""
+    base = api_base(url)
+    if not base.path.endswith("/v1"):
+        return ()
+    return (urlunsplit(base._replace(path=base.path.removesuffix("/v1"))),)
+
+
 def endpoint(base: str, path: str = ENDPOINT) -> str:
     """The URL of `path` below `base`; a query of the base stays a query."""
     parts = urlsplit(base)

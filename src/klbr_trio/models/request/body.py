@@ -22,9 +22,9 @@ from klbr_trio.models.messages import (
     ToolResult,
     User,
 )
+from klbr_trio.models.reply import PYTHON
 from klbr_trio.models.request.names import sendable_name
-from klbr_trio.models.stream.arguments import PYTHON
-from klbr_trio.models.stream.surrogates import whole_text
+from klbr_trio.models.surrogates import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -30,14 +30,15 @@ from klbr_trio.models.stream.chunk import (
     read_event,
 )
 from klbr_trio.models.stream.content import Words, read_words
+from klbr_trio.models.stream.finish import Ending, ending_of
 from klbr_trio.models.stream.inflate import InflateError, Inflater, TooMuch
 from klbr_trio.models.stream.judge import judge_calls, made_up_id
 from klbr_trio.models.stream.leaks import leaked_tokens, no_call_hint
 from klbr_trio.models.stream.opaque import OpaqueGatherer, opaque_of
 from klbr_trio.models.stream.sse import Event, EventDecoder, EventTooLong
-from klbr_trio.models.stream.surrogates import TextJoin
 from klbr_trio.models.stream.think import ThinkSplitter
 from klbr_trio.models.stream.usage import read_usage
+from klbr_trio.models.surrogates import TextJoin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,23 +48,6 @@ logger = logging.getLogger("klbr_trio.models")
 Delta: TypeAlias = tuple[Lane, str]
 MAX_ANSWER: Final = 64 * 1024 * 1024  # bytes of events, about 250,000 of them
 _MAX_STRAY: Final = 64 * 1024
-_FILTERED: Final = frozenset({
-    "content_filter", "content-filter", "contentfilter", "safety", "recitation", "prohibited_content",
-    "blocklist", "spii", "sensitive", "image_safety", "content_filtered", "guardrail_intervened",
-})  # fmt: skip
-_BROKE_OFF: Final = frozenset({
-    "insufficient_system_resource", "error", "network_error", "abort", "aborted", "cancelled", "canceled",
-    "timeout", "malformed_function_call", "unexpected_tool_call", "server_error", "overloaded", "engine_error",
-})  # fmt: skip
-_CUT_SHORT: Final = frozenset(
-    {"length", "max_tokens", "model_length", "max_output_tokens", "max_length"}
-)
-_PROMISES_CALLS: Final = frozenset(
-    {"tool_calls", "function_call", "tool_call", "tool_use", "function_calls"}
-)
-_ORDINARY: Final = frozenset(
-    {"stop", "end_turn", "eos", "eos_token", "stop_sequence", "end", "complete", "completed"}
-)
 
 
 @attrs.define(eq=False)
@@ -179,10 +163,10 @@ class Answer:
         Raises:
             AttemptFailed: The answer was cut, stopped, empty, or broke its promise.
         """
-        self._refuse_what_does_not_count()
+        ending = ending_of(self.finish)
+        self._refuse_what_does_not_count(ending)
         config, gathered = self.config, self._real_calls()
-        finish = (self.finish or "").lower()
-        cut_short = finish in _CUT_SHORT
+        cut_short = ending is Ending.LENGTH
         calls = judge_calls(
             gathered, tool_name=config.tool_name, cut_short=cut_short, make_id=make_id
         )
@@ -286,23 +270,22 @@ class Answer:
     def _real_calls(self) -> list[GatheredCall]:
         return [call for call in self._calls.calls if not call.is_ghost]
 
-    def _refuse_what_does_not_count(self) -> None:
+    def _refuse_what_does_not_count(self, ending: Ending) -> None:
         if not self.is_whole:
             raise AttemptFailed(self._cut())
-        finish = (self.finish or "").lower()
-        if finish in _FILTERED:
+        if ending is Ending.FILTERED:
             raise AttemptFailed(self._filtered())
-        if finish in _BROKE_OFF:
+        if ending is Ending.BROKE_OFF:
             words = f"the provider broke the answer off with finish reason {self.finish}"
             raise AttemptFailed(Failure(Kind.BROKE_OFF, words, advice=LATER))
         if self._real_calls():
             return
-        if finish in _PROMISES_CALLS:
+        if ending is Ending.CALLS:
             words = f"the answer ended with finish reason {self.finish}, but without a call"
             raise AttemptFailed(Failure(Kind.SLIP, words, advice=LATER))
-        has_text = bool(self._visible.text.strip())
-        is_known = finish in _ORDINARY or finish in _CUT_SHORT
-        if not has_text and not (self._thought.text.strip() and is_known):
+        is_strange = self.finish is not None and ending is Ending.UNKNOWN
+        has_thought = bool(self._thought.text.strip()) and not is_strange
+        if not (self._visible.text.strip() or has_thought):
             words = f"the answer is empty (finish reason: {self.finish or 'none'})"
             raise AttemptFailed(Failure(Kind.SLIP, words, advice=LATER))
 

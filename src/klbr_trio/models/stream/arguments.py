@@ -12,15 +12,15 @@ import json
 import re
 from typing import Final
 
-from klbr_trio.models.stream.json_text import read_json_values
-from klbr_trio.models.stream.surrogates import whole_text
+from klbr_trio.models.json_text import read_json_values
+from klbr_trio.models.reply import PYTHON
+from klbr_trio.models.surrogates import whole_text
 
 _FENCE: Final = re.compile(
     r"\s*(`{3,}|~{3,})[ \t]*[\w+.-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*\1\s*", re.DOTALL
 )
 _SHOWN: Final = 200
 _INDEX_SUFFIX: Final = re.compile(r":\d+$")
-PYTHON: Final = "python"
 
 
 class Unrunnable(ValueError):

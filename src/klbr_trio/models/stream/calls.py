@@ -17,8 +17,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from klbr_trio.models.json_text import read_json_values
 from klbr_trio.models.stream.chunk import Fields, fields
-from klbr_trio.models.stream.json_text import read_json_values
 
 _KNOWN: Final = frozenset({"index", "id", "type", "function"})
 _KNOWN_FUNCTION: Final = frozenset({"name", "arguments"})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from klbr_trio.models.stream.json_text import read_json
+from klbr_trio.models.json_text import read_json
 
 if TYPE_CHECKING:
     from klbr_trio.models.stream.sse import Event

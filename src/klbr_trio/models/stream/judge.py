@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from klbr_trio.models.reply import ToolCall
-from klbr_trio.models.stream.arguments import PYTHON, Unrunnable, code_of, shown, tool_called
-from klbr_trio.models.stream.surrogates import whole_text
+from klbr_trio.models.reply import PYTHON, ToolCall
+from klbr_trio.models.stream.arguments import Unrunnable, code_of, shown, tool_called
+from klbr_trio.models.surrogates import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from klbr_trio.models.stream.json_text import read_json
+from klbr_trio.models.json_text import read_json
 
 _TOKENS: Final = re.compile(
     r"<\|?/?(?:tool_calls?|function_calls?|invoke|tool▁call|tool_use|python_tag|execute)\b"

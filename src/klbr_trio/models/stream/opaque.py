@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from klbr_trio.models.stream.content import REASONING_FIELDS
-from klbr_trio.models.stream.surrogates import whole_text
+from klbr_trio.models.surrogates import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
