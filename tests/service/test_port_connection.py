@@ -327,22 +327,22 @@ async def test_a_slow_client_is_not_cut_while_it_takes_something() -> None:
 
     async def pour(connection: Connection) -> None:
         await connection.receive()
-        await connection.send_frames([frame(b"%07d" % n + b"x" * 50_000) for n in range(240)])
+        await connection.send_frames([frame(b"%07d" % n + b"x" * 50_000) for n in range(100)])
         await connection.receive()
 
     limits = PortLimits(stall_seconds=0.2, ping_seconds=0.05, pong_seconds=0.1)
     async with open_house(pour, limits=limits) as house, house.socket() as client:
         await client.say("pour")
         seen = 0
-        while seen < 240:
+        while seen < 100:
             opcode, payload = await client.frame()
             if opcode == PING:
                 await client.send(client_frame(PONG))
                 continue
             assert payload[:7] == b"%07d" % seen
             seen += 1
-            if seen % 20 == 0:
-                await trio.sleep(0.08)
+            if seen % 10 == 0:
+                await trio.sleep(0.15)
 
 
 async def test_pongs_and_batches_never_interleave() -> None:

@@ -142,7 +142,8 @@ async def test_hostile_connections_leave_nothing_behind(caplog: pytest.LogCaptur
         message_bytes=65_536,
     )
     async with open_house(limits=limits) as house, house.socket() as good:
-        await house.at_rest(connections=1)
+        await good.say("here")
+        assert await good.text() == "here"
         tasks_before = trio.lowlevel.current_statistics().tasks_living
         places = trio.CapacityLimiter(AT_ONCE)
         with trio.fail_after(3 * CEILING):

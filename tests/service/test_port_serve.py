@@ -214,7 +214,7 @@ async def _dribble(client: RawClient) -> None:
 
 
 async def test_silent_connections_lock_nobody_out() -> None:
-    limits = PortLimits(unfinished_heads=10, linger_seconds=0.1)
+    limits = PortLimits(unfinished_heads=10, linger_seconds=0.1, head_seconds=60)
     async with open_house(limits=limits) as house, trio.open_nursery() as nursery:
         crowd = [await trio.open_tcp_stream(*house.address) for _ in range(60)]
         with trio.fail_after(CEILING):
@@ -223,6 +223,7 @@ async def test_silent_connections_lock_nobody_out() -> None:
                 await client.say("in")
                 assert await client.text() == "in"
         assert house.port.lobby.waiting <= 10
+        await house.at_rest(connections=10)
         for stream in crowd:
             nursery.start_soon(trio.aclose_forcefully, stream)
         await house.at_rest()

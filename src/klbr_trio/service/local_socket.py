@@ -47,12 +47,11 @@ def open_unix_listener(path: Path) -> trio.SocketListener:
     _clear(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # bind takes the inode's mode from the unbound socket, so there is no moment
-        # at which the umask alone decides.
+        # bind gives the file the mode of the unbound socket, less the umask, so there
+        # is no moment at which it is open to others.
         os.fchmod(sock.fileno(), 0o600)
         with socket_address(path) as address:
             sock.bind(address)
-        path.chmod(0o600)
         sock.listen(BACKLOG)
         return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
     except OSError as exc:
