@@ -293,12 +293,15 @@ class Answer:
         if self._chunks:
             words = "the answer was cut: it ended without a finish reason or [DONE]"
             return Failure(Kind.BROKE_OFF, words, advice=LATER)
-        stray = "\n".join(self._stray)
-        if stray.strip():
+        stray = "\n".join(self._stray).strip()
+        if stray.startswith(("{", "[")):
+            words = "the answer was cut: its JSON has no end"
+            return Failure(Kind.BROKE_OFF, words, advice=LATER)
+        if stray:
             said = read_text(stray)
             words = f"the provider's answer is not a chat completion: {said.words}"
             return classify(Said(words, is_json=said.is_json), status=200)
-        words = "the answer ended without a single event"
+        words = "the answer ended without a single whole event"
         return Failure(Kind.BROKE_OFF, words, advice=LATER)
 
     def _filtered(self) -> Failure:
