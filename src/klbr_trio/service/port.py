@@ -246,7 +246,7 @@ class _Desk:
         try:
             await self._on_socket(connection)
             code, reason = NORMAL, ""
-        except* _GOODBYES:
+        except* ConnectionGone:
             code, reason = NORMAL, ""
         except* Exception:
             logger.exception("%s: its handler failed", connection.peer)

@@ -87,6 +87,7 @@ class SessionRegistry:
     closed: trio.Event = attrs.field(factory=trio.Event)
     recovered: trio.Event = attrs.field(factory=trio.Event)
     _entries: dict[str, SessionEntry] = attrs.field(factory=dict)
+    _shutting: bool = False
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -117,7 +118,7 @@ class SessionRegistry:
                     try:
                         yield registry
                     finally:
-                        await registry._shut_down()
+                        await registry._end()
         except BaseExceptionGroup as group:
             # A caller's own error leaves as it came, not wrapped by a nursery of ours.
             if (only := sole(group)) is not group:
@@ -307,10 +308,17 @@ class SessionRegistry:
         """
         if is_below(self._nursery):
             raise RuntimeError("a task of the registry can't wait for the registry's end")
-        if not self.closed.is_set() and not self.closing.is_set():
+        if not self._shutting:
+            self._shutting = True
             self.begin_shutdown()
             self._nursery.start_soon(self._shut_down, name="shutdown")
         await self.closed.wait()
+
+    async def idle(self) -> None:
+        """Return when no session has an active runner."""
+        for entry in tuple(self._entries.values()):
+            while (runner := entry.runners.active) is not None:
+                await runner.done.wait()
 
     def begin_shutdown(self) -> None:
         """Take nothing new; what runs goes on."""
@@ -318,10 +326,13 @@ class SessionRegistry:
         for entry in self._entries.values():
             entry.refusal = entry.refusal or "the service is shutting down"
 
+    async def _end(self) -> None:
+        """The shutdown is over, whoever began it; at the end of the registry's block."""
+        with trio.move_on_after(QUIESCE_GRACE_S + 2 * CLIENTS_GRACE_S, shield=True):
+            await self.shutdown_all()
+        self._nursery.cancel_scope.cancel()
+
     async def _shut_down(self) -> None:
-        if self.closed.is_set():
-            return
-        self.begin_shutdown()
         with trio.move_on_after(QUIESCE_GRACE_S + CLIENTS_GRACE_S, shield=True) as grace:
             await self._groups[ServiceTaskGroup.DRIVER].end()
             await self._quiesce_entries()

@@ -99,7 +99,7 @@ async def run_session(registry: SessionRegistry, entry: SessionEntry, agent: Age
     Cancellation: the open attempt is interrupted.
     """
     name: str | None = None if entry.runners.active is None else entry.runners.active.attempt_id
-    while True:
+    while not registry.closing.is_set():
         release = entry.release or agent.release
         try:
             turn = await registry.store.claim_turn(
