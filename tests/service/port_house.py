@@ -10,12 +10,12 @@ from functools import partial
 import attrs
 import trio
 
-from klbr_trio.service.connection import Binary, Connection
-from klbr_trio.service.frames import frame
-from klbr_trio.service.gate import Policy, bound_hosts, own_origins
-from klbr_trio.service.limits import PortLimits
-from klbr_trio.service.port import Port, serve_port
-from klbr_trio.service.reply import Response
+from klbr_trio.service.port.accept import Port, serve_port
+from klbr_trio.service.port.connection import Binary, Connection
+from klbr_trio.service.port.frames import frame
+from klbr_trio.service.port.gate import Policy, bound_hosts, own_origins
+from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.service.port.reply import Response
 
 GOOD = "0123456789abcdef0123456789abcdef"
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="

@@ -25,9 +25,9 @@ from port_house import (
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from klbr_trio.service.connection import Connection, ConnectionGone
-from klbr_trio.service.frames import frame
-from klbr_trio.service.limits import PortLimits
+from klbr_trio.service.port.connection import Connection, ConnectionGone
+from klbr_trio.service.port.frames import frame
+from klbr_trio.service.port.limits import PortLimits
 
 MIB = 1024 * 1024
 

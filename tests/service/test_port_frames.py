@@ -6,8 +6,8 @@ from port_house import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, client_fra
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Message, Ping, TextMessage
 
-from klbr_trio.service.frames import FRAME_BYTES, close_frame, frame, is_close, ping_frame
-from klbr_trio.service.meter import Meter
+from klbr_trio.service.port.frames import FRAME_BYTES, close_frame, frame, is_close, ping_frame
+from klbr_trio.service.port.meter import Meter
 
 
 def meter(*, message_bytes: int = 1000, pieces: int = 50) -> Meter:

@@ -23,7 +23,7 @@ from port_house import (
     open_house,
 )
 
-from klbr_trio.service.limits import PortLimits
+from klbr_trio.service.port.limits import PortLimits
 
 CONNECTIONS = 2_400
 AT_ONCE = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klbr_trio.service.gate import (
+from klbr_trio.service.port.gate import (
     Decision,
     Policy,
     Refuse,
@@ -15,7 +15,7 @@ from klbr_trio.service.gate import (
     loopback_hosts,
     own_origins,
 )
-from klbr_trio.service.head import Head
+from klbr_trio.service.port.head import Head
 
 GOOD = "0123456789abcdef0123456789abcdef"
 HOST = "127.0.0.1:8765"

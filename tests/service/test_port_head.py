@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, strategies as st
 
-from klbr_trio.service.head import HEAD_BYTES, HEADERS, Head, HeadReader, HeadRefused
+from klbr_trio.service.port.head import HEAD_BYTES, HEADERS, Head, HeadReader, HeadRefused
 
 PLAIN = (
     b"GET /some/path?token=secret HTTP/1.1\r\n"

@@ -24,13 +24,13 @@ from port_house import (
     open_house,
 )
 
-from klbr_trio.service.frames import frame
-from klbr_trio.service.limits import PortLimits
-from klbr_trio.service.port import PortStatistics
-from klbr_trio.service.reply import Response
+from klbr_trio.service.port.accept import PortStatistics
+from klbr_trio.service.port.frames import frame
+from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.service.port.reply import Response
 
 if TYPE_CHECKING:
-    from klbr_trio.service.connection import Connection
+    from klbr_trio.service.port.connection import Connection
 
 AT_ONCE = 1.0
 

@@ -9,9 +9,9 @@ import trio
 from port_house import CEILING, TEXT, client_frame
 from trio.testing import wait_all_tasks_blocked
 
-from klbr_trio.service.frames import frame
-from klbr_trio.service.limits import PortLimits
-from klbr_trio.service.stream import FRAMES_A_READ, FrameStream
+from klbr_trio.service.port.frames import frame
+from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.service.port.stream import FRAMES_A_READ, FrameStream
 
 HANDSHAKE = b"a handshake of ours"
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"

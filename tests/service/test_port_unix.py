@@ -12,9 +12,9 @@ import trio
 from port_house import CEILING, GOOD, RawClient, answer, echo
 
 from klbr_trio.errors import ConfigError
-from klbr_trio.service.gate import Policy, loopback_hosts
-from klbr_trio.service.local_socket import open_unix_listener, socket_address
-from klbr_trio.service.port import Port, serve_port
+from klbr_trio.service.port.accept import Port, serve_port
+from klbr_trio.service.port.gate import Policy, loopback_hosts
+from klbr_trio.service.port.local_socket import open_unix_listener, socket_address
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -9,10 +9,10 @@ import trio
 
 from klbr_trio.config import IN_FLIGHT
 from klbr_trio.errors import BadRequest, KernelError, RequestError, StoreError
-from klbr_trio.service.connection import Binary, Connection, ConnectionGone
 from klbr_trio.service.desk import Desk
 from klbr_trio.service.door import Door
 from klbr_trio.service.floor import Floor, Shared
+from klbr_trio.service.port.connection import Binary, Connection, ConnectionGone
 from klbr_trio.service.statuses import list_message
 from klbr_trio.wire import client as asks, server as says
 from klbr_trio.wire.client import PAGE_MAX, Context, Refused, decode

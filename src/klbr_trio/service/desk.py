@@ -20,7 +20,7 @@ from klbr_trio.errors import Busy, KernelError, RegistryClosed, RequestError, St
 from klbr_trio.service.door import Door
 from klbr_trio.service.floor import Floor
 from klbr_trio.service.follower import Follower, Hold
-from klbr_trio.service.frames import frame
+from klbr_trio.service.port.frames import frame
 from klbr_trio.service.records import PAGE
 from klbr_trio.service.statuses import status_message
 from klbr_trio.store import Input

@@ -14,8 +14,8 @@ import attrs
 import trio
 
 from klbr_trio.config import LIVE_QUEUE
-from klbr_trio.service.connection import Connection
-from klbr_trio.service.frames import frame
+from klbr_trio.service.port.connection import Connection
+from klbr_trio.service.port.frames import frame
 from klbr_trio.wire.server import LiveGap, encode
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from klbr_trio.service.frames import frame
+from klbr_trio.service.port.frames import frame
 from klbr_trio.store import Store
 from klbr_trio.wire.records import event_frame
 from klbr_trio.wire.server import LiveChunk, encode

@@ -12,10 +12,10 @@ from klbr_trio.config import LISTEN_HOST
 from klbr_trio.errors import ConfigError
 from klbr_trio.service.client import Client, serve_client
 from klbr_trio.service.floor import Shared
-from klbr_trio.service.gate import Policy, bound_hosts, own_origins
-from klbr_trio.service.port import Port, serve_port
+from klbr_trio.service.port.accept import Port, serve_port
+from klbr_trio.service.port.gate import Policy, bound_hosts, own_origins
+from klbr_trio.service.port.reply import Response
 from klbr_trio.service.records import Records
-from klbr_trio.service.reply import Response
 from klbr_trio.sessions.driver import drive
 from klbr_trio.sessions.groups import ServiceTaskGroup
 from klbr_trio.sessions.recovery import recover
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from klbr_trio.models import LlmClient
     from klbr_trio.release import Release
-    from klbr_trio.service.connection import Connection
+    from klbr_trio.service.port.connection import Connection
 
 _LOG: Final = logging.getLogger("klbr_trio.service")
 

@@ -16,14 +16,14 @@ import trio
 import trio_websocket
 import wsproto.utilities
 
-from klbr_trio.service.connection import Connection, ConnectionGone, open_connection
-from klbr_trio.service.gate import Policy, Refuse, Serve, Upgrade, decide
-from klbr_trio.service.guesses import Guesses
-from klbr_trio.service.head import Head, HeadReader, HeadRefused
-from klbr_trio.service.limits import PortLimits
-from klbr_trio.service.lobby import Lobby
-from klbr_trio.service.peer import Peer, peer_of
-from klbr_trio.service.reply import Response
+from klbr_trio.service.port.connection import Connection, ConnectionGone, open_connection
+from klbr_trio.service.port.gate import Policy, Refuse, Serve, Upgrade, decide
+from klbr_trio.service.port.guesses import Guesses
+from klbr_trio.service.port.head import Head, HeadReader, HeadRefused
+from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.service.port.lobby import Lobby
+from klbr_trio.service.port.peer import Peer, peer_of
+from klbr_trio.service.port.reply import Response
 
 UNAUTHORISED: Final = 4401
 INTERNAL: Final = 1011

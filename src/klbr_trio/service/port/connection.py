@@ -17,15 +17,15 @@ import trio_websocket
 from typing_extensions import override
 
 from klbr_trio.errors import KlbrError
-from klbr_trio.service.frames import ping_frame
-from klbr_trio.service.limits import PortLimits
-from klbr_trio.service.reply import SAFE_HEADERS
-from klbr_trio.service.stream import ABNORMAL, RECEIVE_BYTES, FrameStream
+from klbr_trio.service.port.frames import ping_frame
+from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.service.port.reply import SAFE_HEADERS
+from klbr_trio.service.port.stream import ABNORMAL, RECEIVE_BYTES, FrameStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from klbr_trio.service.gate import Upgrade
+    from klbr_trio.service.port.gate import Upgrade
 
 NORMAL: Final = 1000
 # What may lie in the kernels' buffers between us and a client that reads slowly must

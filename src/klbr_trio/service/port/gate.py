@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from klbr_trio.service.reply import Response
+from klbr_trio.service.port.reply import Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from klbr_trio.service.head import Head
+    from klbr_trio.service.port.head import Head
 
 SUBPROTOCOL: Final = "klbr.v2"
 _WITH_TOKEN: Final = "klbr.token."  # noqa: S105

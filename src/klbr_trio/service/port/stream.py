@@ -23,9 +23,9 @@ import attrs
 import trio
 from typing_extensions import override
 
-from klbr_trio.service.frames import close_frame, is_close
-from klbr_trio.service.limits import PortLimits
-from klbr_trio.service.meter import Meter, Violation
+from klbr_trio.service.port.frames import close_frame, is_close
+from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.service.port.meter import Meter, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
