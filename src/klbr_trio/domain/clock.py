@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+FARTHEST_MS: Final = 2**53
+"""Times lie within ±this, where every JSON reader keeps integers exact: 285,000 years."""
 
 
 class Clock(Protocol):
@@ -19,6 +22,11 @@ class Clock(Protocol):
         It may return early when the wall clock was set; callers ask `now_ms` again.
         """
         ...
+
+
+def within_reach(time_ms: int) -> int:
+    """The nearest time to `time_ms` that can be stored and sent."""
+    return max(-FARTHEST_MS, min(FARTHEST_MS, time_ms))
 
 
 def wall_now_ms() -> int:

@@ -2,6 +2,10 @@
 
 The fields of a class are the keys of its payload, in this order; `kind` is the
 name under which it is stored. `Note` stands for a kind that this table lacks.
+
+Texts that come from a model, a kernel or an error are bounded when the record is
+made, so that no record outgrows a frame. What a client or the agent said is never
+cut: it is refused instead.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
 import attrs
+from attrs.converters import optional
 
+from klbr_trio.domain.text import clean, cut, cut_message, cut_note
 from klbr_trio.domain.work import RunCause
 
 
@@ -63,7 +69,7 @@ class ReplyReceived:
 @attrs.frozen
 class Scratchpad:
     kind: ClassVar[str] = "scratchpad"
-    text: str
+    text: str = attrs.field(converter=cut)
     attempt_id: str
     step: int
 
@@ -75,9 +81,9 @@ class CellRequested:
     kind: ClassVar[str] = "cell.requested"
     attempt_id: str
     step: int
-    call_id: str
-    code: str | None
-    raw: str | None = None
+    call_id: str = attrs.field(converter=clean)
+    code: str | None = attrs.field(converter=optional(cut))
+    raw: str | None = attrs.field(default=None, converter=optional(cut))
 
 
 @attrs.frozen
@@ -87,11 +93,11 @@ class CellFinished:
     kind: ClassVar[str] = "cell.finished"
     attempt_id: str
     step: int
-    call_id: str
+    call_id: str = attrs.field(converter=clean)
     ok: bool
-    output: str
-    value: str | None
-    error: str | None
+    output: str = attrs.field(converter=cut)
+    value: str | None = attrs.field(converter=optional(cut))
+    error: str | None = attrs.field(converter=optional(cut))
     truncated: bool
     duration_ms: int | None
 
@@ -104,7 +110,7 @@ class LocalSent:
     text: str
     attempt_id: str
     step: int
-    call_id: str | None
+    call_id: str | None = attrs.field(converter=optional(clean))
 
 
 @attrs.frozen
@@ -121,7 +127,7 @@ class TurnFailed:
     type: str
     attempt_id: str
     code: str
-    message: str
+    message: str = attrs.field(converter=cut_message)
     retryable: bool
 
 
@@ -145,7 +151,7 @@ class Retry:
 class SessionWaiting:
     kind: ClassVar[str] = "session.waiting"
     wake_at_ms: int | None
-    reason: str | None
+    reason: str | None = attrs.field(converter=cut_note)
     receipt: str | None
     retry: Retry | None = None
 
@@ -180,7 +186,7 @@ class FrontierInstalled:
     kind: ClassVar[str] = "frontier.installed"
     epoch: int
     drained_through_seq: int
-    summary: str
+    summary: str = attrs.field(converter=cut)
     derived_by: str
 
 

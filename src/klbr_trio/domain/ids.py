@@ -29,15 +29,14 @@ class OperationId(str):
         return cls(f"op-{secrets.token_hex(16)}")
 
 
-def parse_session_id(text: object) -> SessionId:
-    """`text` as a session id.
+def parse_session_id(text: object, *, field: str = "session_id") -> SessionId:
+    """`text` as a session id; a refusal calls it `field`.
 
     Raises:
         InvalidSessionId: It does not match `SESSION_ID_RULE`.
     """
     if not isinstance(text, str) or _SESSION_ID.fullmatch(text) is None:
-        msg = (
-            "session_id must be 1 to 128 of A-Z a-z 0-9 . _ : @ - and begin with a letter or digit"
+        raise InvalidSessionId(
+            f"{field} must be 1 to 128 of A-Z a-z 0-9 . _ : @ - and begin with a letter or digit"
         )
-        raise InvalidSessionId(msg)
     return SessionId(text)

@@ -37,9 +37,11 @@ class Projection:
     """A session's facts, as its events up to `head_seq` make them.
 
     Attributes:
-        open_calls: Call ids requested and not finished, in order, of the open attempt.
+        open_calls: Call ids requested and not finished, in order → their step, of the
+            open attempt.
         pending_inputs: Seq of each input whose work item is pending or claimed → item id.
         held: Ids of the work items that the open attempt holds.
+        recovered_attempt: The attempt that a crash broke off last, until a turn begins.
         kernel_used: Whether a cell may have run since the last new kernel.
     """
 
@@ -49,6 +51,7 @@ class Projection:
     open_calls: dict[str, int] = attrs.field(factory=dict)
     pending_inputs: dict[int, str] = attrs.field(factory=dict)
     held: tuple[str, ...] = ()
+    recovered_attempt: str | None = None
     wait: Wait | None = None
     hook_epoch: int = 1
     fold_epoch: int = 0
@@ -111,10 +114,11 @@ def _input_admitted(facts: Projection, event: Event) -> None:
 def _turn_started(facts: Projection, event: Event) -> None:
     facts.open_attempt = event.payload["attempt_id"]
     facts.held = tuple(event.payload["work_items"])
+    facts.recovered_attempt = None
 
 
 def _cell_requested(facts: Projection, event: Event) -> None:
-    facts.open_calls[event.payload["call_id"]] = event.seq
+    facts.open_calls[event.payload["call_id"]] = event.payload["step"]
     if event.payload["code"] is not None:
         facts.kernel_used = True
 
@@ -141,6 +145,8 @@ def _turn_interrupted(facts: Projection, event: Event) -> None:
     if event.payload["why"] == "stopped":
         facts.end_items()
         return
+    if event.payload["why"] == "crash":
+        facts.recovered_attempt = event.payload["attempt_id"]
     failed = set(event.payload["failed"])
     facts.held = tuple(item for item in facts.held if item in failed)
     facts.end_items()
@@ -178,7 +184,7 @@ def _session_reopened(facts: Projection, event: Event) -> None:
 
 def _kernel_reset(facts: Projection, event: Event) -> None:
     facts.hook_epoch = event.payload["hook_epoch"]
-    facts.kernel_used = False
+    facts.kernel_used = bool(facts.open_calls)  # the calls that are left run in the new one
 
 
 def _frontier_installed(facts: Projection, event: Event) -> None:

@@ -27,7 +27,7 @@ class Executing:
     """An attempt is open.
 
     Attributes:
-        epoch: The hook epoch at which it began.
+        epoch: The session's hook epoch: that of the kernel whose calls are taken.
     """
 
     attempt_id: str

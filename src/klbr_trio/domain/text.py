@@ -40,17 +40,17 @@ def has_surrogate(text: str) -> bool:
 
 def clean(text: str) -> str:
     """`text` with each lone surrogate replaced by U+FFFD."""
-    return _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-def check_text(field: str, text: str) -> None:
+def check_text(field: str, text: str, *, empty_ok: bool = False) -> None:
     """Refuse a text that can't be stored as it was sent.
 
     Raises:
         BadRequest: It is empty or has a lone surrogate.
         TooLarge: Its JSON form is over `TEXT_BYTES`.
     """
-    if not text:
+    if not text and not empty_ok:
         raise BadRequest(f"{field} must not be empty")
     if has_surrogate(text):
         raise BadRequest(f"{field} holds a lone surrogate, which can't be stored as it was sent")
@@ -78,7 +78,12 @@ def check_name(field: str, name: str, *, empty_ok: bool = False) -> None:
 def cut(text: str, limit: int = TEXT_BYTES) -> str:
     """`text` in at most `limit` bytes of JSON form: head, tail, and how much was left out.
 
-    Lone surrogates are replaced first, so the result can always be stored.
+    Lone surrogates are replaced first, so the result can always be stored. A text that
+    was cut is within the limit, so cutting it again changes nothing.
+
+    Args:
+        text: Any text.
+        limit: At least 100, to hold the note of what was left out.
     """
     text = clean(text)
     if len(text) * _WIDEST <= limit or json_bytes(text) <= limit:
@@ -87,6 +92,11 @@ def cut(text: str, limit: int = TEXT_BYTES) -> str:
     head, tail = _head(text, room // 2), _head(text[::-1], room // 2)[::-1]
     left_out = len(text) - len(head) - len(tail)
     return f"{head}\n[... {left_out} characters left out ...]\n{tail}"
+
+
+def cut_message(text: str) -> str:
+    """A message for people in at most `MESSAGE_BYTES`."""
+    return cut(text, MESSAGE_BYTES)
 
 
 def cut_note(text: str | None) -> str | None:

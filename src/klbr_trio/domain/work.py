@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def _note(text: str) -> str:
+    return cut_note(text) or ""
+
+
 @attrs.frozen
 class InputReady:
     """An input was admitted; `seq` is that of its `input.admitted`."""
@@ -53,7 +57,7 @@ class MaintenanceReady:
     """Something else asks for a turn of its own: `purpose` says what for."""
 
     item_id: str
-    purpose: str
+    purpose: str = attrs.field(converter=_note)
 
 
 RunCause: TypeAlias = InputReady | DeadlineWake | Repair | Recovery | MaintenanceReady
@@ -224,7 +228,7 @@ class WorkItem:
         created_ms: int,
     ) -> Self:
         """A pending item that belongs to no session yet."""
-        return cls(id, cut_note(purpose) or "", cause, consequence, provenance, created_ms)
+        return cls(id, _note(purpose), cause, consequence, provenance, created_ms)
 
     def with_session(self, session_id: str) -> WorkItem:
         """The same item, of that session."""

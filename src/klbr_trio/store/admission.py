@@ -9,6 +9,8 @@ import attrs
 
 from klbr_trio.domain import work
 from klbr_trio.domain.events import InputAdmitted
+from klbr_trio.domain.ids import parse_session_id
+from klbr_trio.domain.text import check_name, check_text
 from klbr_trio.errors import AdmissionRejected, SourceKeyConflict
 
 if TYPE_CHECKING:
@@ -40,6 +42,21 @@ class Admission:
     seq: int
     duplicate: bool
     pending: bool = True
+
+
+def check(sent: Input) -> None:
+    """Refuse an input that can't be stored as it was sent.
+
+    Raises:
+        InvalidSessionId: Its session's id does not match the rule.
+        BadRequest: Its source, key or text is empty, too long or can't be stored.
+        TooLarge: Its text is over the bound.
+    """
+    parse_session_id(sent.session_id)
+    check_name("source", sent.source)
+    if sent.client_request_id is not None:
+        check_name("client_request_id", sent.client_request_id, empty_ok=True)
+    check_text("text", sent.text)
 
 
 def admit(tx: Tx, sent: Input, *, refuse: str | None = None) -> Admission:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klbr_trio.domain import session as sessions, work
-from klbr_trio.domain.events import SessionWaiting, SessionWoken
-from klbr_trio.domain.text import cut_note
+from klbr_trio.domain.events import SessionWoken
+from klbr_trio.domain.text import NOTE_CHARS
 from klbr_trio.errors import IllegalTransition
 from klbr_trio.store.turns import wait_until
 
@@ -37,7 +37,7 @@ def _fire(tx: Tx, row: SessionRow, n: int, now_ms: int) -> None:
     row.wait = None
     tx.append(row, SessionWoken(wait.wake_at_ms, max(0, now_ms - wait.wake_at_ms)))
     item = work.WorkItem.new(
-        f"work-wake-{n}",
+        tx.free_work_id(f"work-wake-{n}"),
         wait.reason or "the deadline came",
         work.DeadlineWake(wait.wake_at_ms),
         work.ConsequenceMetadata(),
@@ -55,18 +55,20 @@ def arm(
     """The session waits, outside any attempt; an earlier wait has ended.
 
     Raises:
-        ValueError: Neither a time nor a receipt is given.
+        ValueError: Neither a time nor a receipt is given, or the receipt is too long.
         IllegalTransition: The session is stopped or has an open attempt.
         UnknownSession: No such session was ever made.
     """
     if wake_at_ms is None and receipt is None:
         raise ValueError("a wait needs a time or a receipt")
+    if receipt is not None and len(receipt) > NOTE_CHARS:
+        raise ValueError(f"a receipt has at most {NOTE_CHARS} characters")
     row = tx.known(session_id)
     if row.attempt_id is not None:
         raise IllegalTransition(
             f"session {session_id!r} has an open attempt; only that can make it wait"
         )
     sessions.wait(row.state, receipt=receipt, wake_at_ms=wake_at_ms, reason=reason)
-    wait_until(tx, row, SessionWaiting(wake_at_ms, cut_note(reason), receipt))
+    wait_until(tx, row, wake_at_ms=wake_at_ms, reason=reason, receipt=receipt)
     tx.arm(row)
     tx.save(row)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from klbr_trio.domain import work
-from klbr_trio.domain.events import Retry, SessionWaiting, TurnFailed
-from klbr_trio.domain.text import MESSAGE_BYTES, cut, cut_note
-from klbr_trio.store.turns import Results, leave, wait_until
-from klbr_trio.store.tx import finish_all
+from klbr_trio.domain.events import Retry, TurnFailed
+from klbr_trio.store.calls import finish, results_of
+from klbr_trio.store.turns import Results, leave, take, wait_until
 
 if TYPE_CHECKING:
     from klbr_trio.store.rows import SessionRow, WorkRow
@@ -41,19 +40,24 @@ class Failure:
 def fail(tx: Tx, turn: Turn, failure: Failure, *, results: Results) -> None:
     """The turn has failed: its items with it; a repair is made, or a wake armed again.
 
+    A call that has no result, here or before, gets one that says what is known of it.
+
     Raises:
-        ClaimLost: The attempt has ended.
+        ClaimLost: The attempt or one of the calls has ended.
     """
     row = tx.held(turn.session_id, turn.attempt_id)
-    finish_all(tx, row, results.finished)
+    take(tx, row, results)
+    finish(tx, row, results_of(tx, row, because=f"the turn failed: {failure.code}"))
     items = tx.work_of(turn.attempt_id)
     for found in items:
         tx.set_status(found, work.fail(found.item.status, reason=failure.code))
     if failure.retryable:
         _arm_again(tx, row, items, failure)
-    message = cut(failure.message, MESSAGE_BYTES)
     tx.append(
-        row, TurnFailed("turn_failed", turn.attempt_id, failure.code, message, failure.retryable)
+        row,
+        TurnFailed(
+            "turn_failed", turn.attempt_id, failure.code, failure.message, failure.retryable
+        ),
     )
     if any(not isinstance(found.item.cause, work.Repair) for found in items):
         _make_repair(tx, row, turn.attempt_id, failure)
@@ -62,7 +66,7 @@ def fail(tx: Tx, turn: Turn, failure: Failure, *, results: Results) -> None:
 
 def _make_repair(tx: Tx, row: SessionRow, attempt_id: str, failure: Failure) -> None:
     item = work.WorkItem.new(
-        f"work-repair-{attempt_id}",
+        tx.free_work_id(f"work-repair-{attempt_id}"),
         f"make good what failed: {failure.code}",
         work.Repair(attempt_id),
         work.ConsequenceMetadata(),
@@ -74,14 +78,14 @@ def _make_repair(tx: Tx, row: SessionRow, attempt_id: str, failure: Failure) -> 
 
 def _arm_again(tx: Tx, row: SessionRow, items: list[WorkRow], failure: Failure) -> None:
     """If the repair of a wake failed, the session is woken again, later and later."""
-    if row.wait is not None:
+    if row.wake_at_ms is not None:
         return
     retries = [
-        _next_retry(wake)
+        _next_retry(tx, wake, found.item.cause.of)
         for found in items
         if isinstance(found.item.cause, work.Repair)
         for wake in tx.work_of(found.item.cause.of)
-        if isinstance(wake.item.cause, work.DeadlineWake)
+        if isinstance(wake.item.cause, work.DeadlineWake) and wake.item.session_id == row.session_id
     ]
     if not retries:
         return
@@ -89,12 +93,20 @@ def _arm_again(tx: Tx, row: SessionRow, items: list[WorkRow], failure: Failure) 
     wake_at_ms = tx.now_ms + delay_ms(retry.n)
     if wake_at_ms > retry.of_ms + _GIVE_UP_AFTER_MS:
         return
-    reason = cut_note(f"try {retry.n} again of the wake that failed: {failure.message}")
-    wait_until(tx, row, SessionWaiting(wake_at_ms, reason, None, retry))
+    wait_until(
+        tx,
+        row,
+        wake_at_ms=wake_at_ms,
+        reason=f"try {retry.n} again of the wake that failed: {failure.message}",
+        receipt=None if row.wait is None else row.wait.receipt,
+        retry=retry,
+    )
 
 
-def _next_retry(wake: WorkRow) -> Retry:
-    if wake.retry is not None:
+def _next_retry(tx: Tx, wake: WorkRow, attempt_id: str) -> Retry:
+    """The retry after that of a wake which `attempt_id` held; a completed attempt ends a series."""
+    ended = tx.completed_since(str(wake.item.session_id), tx.started_seq(attempt_id))
+    if wake.retry is not None and not ended:
         return Retry(wake.retry.of_ms, wake.retry.n + 1)
     assert isinstance(wake.item.cause, work.DeadlineWake)
     return Retry(wake.item.cause.wake_at_ms, 1)

@@ -12,9 +12,8 @@ import attrs
 
 from klbr_trio.domain import work
 from klbr_trio.domain.events import TurnInterrupted
-from klbr_trio.store.calls import broken_off
+from klbr_trio.store.calls import finish, results_of
 from klbr_trio.store.turns import leave
-from klbr_trio.store.tx import finish_all
 
 if TYPE_CHECKING:
     from klbr_trio.store.rows import SessionRow, WorkRow
@@ -59,7 +58,7 @@ def interrupt(
     row = tx.session(session_id)
     if row is None or row.attempt_id != attempt_id:
         return False
-    finish_all(tx, row, broken_off(tx, session_id, attempt_id, because=BECAUSE[why]))
+    finish(tx, row, results_of(tx, row, because=BECAUSE[why]))
     rule = rule or CrashRule()
     failed = []
     recovery_wanted = False
@@ -86,7 +85,7 @@ def _too_often(found: WorkRow, rule: CrashRule) -> bool:
 
 def _make_recovery(tx: Tx, row: SessionRow, attempt_id: str) -> None:
     item = work.WorkItem.new(
-        f"work-recovery-{attempt_id}",
+        tx.free_work_id(f"work-recovery-{attempt_id}"),
         "say what crashes broke off",
         work.Recovery(attempt_id),
         work.ConsequenceMetadata(),
@@ -101,7 +100,7 @@ def stop_attempt(tx: Tx, row: SessionRow) -> None:
     attempt_id = row.attempt_id
     if attempt_id is None:
         return
-    finish_all(tx, row, broken_off(tx, row.session_id, attempt_id, because=BECAUSE["stopped"]))
+    finish(tx, row, results_of(tx, row, because=BECAUSE["stopped"]))
     for found in tx.work_of(attempt_id):
         tx.set_status(found, work.cancel(found.item.status, why="stopped"))
     tx.append(row, TurnInterrupted(attempt_id, "stopped", ()))

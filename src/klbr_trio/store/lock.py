@@ -7,6 +7,7 @@ stale. It can be asked for without being taken.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from klbr_trio.errors import StoreForeign, StoreLocked
+from klbr_trio.errors import StoreForeign, StoreLocked, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -42,30 +43,40 @@ def hold(path: Path) -> Generator[None]:
 
     Raises:
         StoreLocked: Somebody else holds it; the message names them.
-        StoreForeign: The file can't be opened.
+        StoreForeign: The file can't be opened or locked.
+        StoreUnavailable: The disk has no room for our name.
     """
     fd = _open(path, os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
-        except OSError as exc:
-            holder = _holder(fd)
-            who = f"process {holder.pid}" if holder.pid else "another process"
-            raise StoreLocked(
-                f"the store is in use by {who} (lock {path}); stop that service first"
-            ) from exc
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"pid": os.getpid()}).encode(), 0)
+        _take(fd, path)
         yield
     finally:
         os.close(fd)
+
+
+def _take(fd: int, path: Path) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+    except OSError as exc:
+        if exc.errno not in (errno.EAGAIN, errno.EACCES):
+            raise StoreForeign(f"{path} can't be locked: {exc.strerror}") from exc
+        holder = _holder(fd)
+        who = f"process {holder.pid}" if holder.pid else "another process"
+        raise StoreLocked(
+            f"the store is in use by {who} (lock {path}); stop that service first"
+        ) from exc
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"pid": os.getpid()}).encode(), 0)
+    except OSError as exc:
+        raise StoreUnavailable(f"{path} can't be written: {exc.strerror}") from exc
 
 
 def holder(path: Path) -> Holder | None:
     """Who holds the lock at `path`, or None; takes nothing and writes nothing."""
     try:
         fd = _open(path, os.O_RDWR)
-    except (StoreForeign, FileNotFoundError):
+    except StoreForeign:
         return None
     try:
         answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
@@ -90,7 +101,5 @@ def _holder(fd: int) -> Holder:
 def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        raise
     except OSError as exc:
         raise StoreForeign(f"{path} can't be opened: {exc.strerror}") from exc

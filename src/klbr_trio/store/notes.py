@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import json
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from klbr_trio.domain import work
 from klbr_trio.domain.events import KINDS, FrontierInstalled, Note, Scratchpad
-from klbr_trio.domain.text import TEXT_BYTES, check_name, cut, json_bytes
+from klbr_trio.domain.text import NOTE_CHARS, TEXT_BYTES, check_name, cut, has_surrogate, json_bytes
 from klbr_trio.errors import BadRequest, TooLarge
 from klbr_trio.store.admission import INPUT_ID_PREFIX
-from klbr_trio.wire.records import encode_payload
+from klbr_trio.wire.codec import check_cause, dumps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klbr_trio.domain.frontier import Frontier
     from klbr_trio.store.tx import Tx
-
-_ID_CHARS: Final = 256
 
 
 def make_note(kind: str, payload: Mapping[str, Any]) -> Note:
@@ -28,6 +27,8 @@ def make_note(kind: str, payload: Mapping[str, Any]) -> Note:
     Raises:
         ValueError: The kind is the service's own, or the payload can't be stored as JSON.
         TooLarge: A scratchpad's text is over its bound.
+
+    What comes back is a copy: nobody can change it before it is written.
     """
     try:
         check_name("kind", kind)
@@ -41,14 +42,17 @@ def make_note(kind: str, payload: Mapping[str, Any]) -> Note:
         text = payload.get("text")
         if set(payload) != {"text"} or not isinstance(text, str):
             raise ValueError("a scratchpad note has `text`, a string, and nothing else")
-        if json_bytes(text) > TEXT_BYTES:
+        if not has_surrogate(text) and json_bytes(text) > TEXT_BYTES:
             raise TooLarge(f"the text has over {TEXT_BYTES} bytes in JSON form")
-    note = Note(kind, payload)
     try:
-        encode_payload(note).encode()
-    except (TypeError, RecursionError) as exc:
+        text = dumps(payload)
+    except RecursionError:
+        raise TooLarge("the payload is nested too deeply") from None
+    except TypeError as exc:
         raise ValueError(f"the payload can't be stored as JSON: {exc}") from None
-    return note
+    if has_surrogate(text):
+        raise ValueError("the payload holds a lone surrogate, which can't be stored as it is")
+    return Note(kind, json.loads(text))
 
 
 def append(tx: Tx, session_id: str, note: Note) -> int:
@@ -68,8 +72,8 @@ def check_work(item: work.WorkItem) -> None:
     """Refuse an item that can't be inserted.
 
     Raises:
-        ValueError: It has no session, isn't pending, or takes an id or cause that is
-            the store's own.
+        ValueError: It has no session, isn't pending, takes an id or cause that is the
+            store's own, or could not be read back as it is.
     """
     if item.session_id is None:
         raise ValueError(f"work item {item.id!r} belongs to no session; use with_session")
@@ -77,8 +81,18 @@ def check_work(item: work.WorkItem) -> None:
         raise ValueError(f"work item {item.id!r} must be pending, not {item.status!r}")  # noqa: TRY004
     if item.id.startswith(INPUT_ID_PREFIX) or isinstance(item.cause, work.InputReady):
         raise ValueError("inputs are made by admission alone")
-    if not 1 <= len(item.id) <= _ID_CHARS:
-        raise ValueError(f"a work item's id has 1 to {_ID_CHARS} characters")
+    try:
+        check_cause(item.cause)
+    except BadRequest as exc:
+        # Stored all the same it could never be read again, and would stop its session for good.
+        raise ValueError(f"work item {item.id!r}: {exc}") from None
+    names = [item.id, *(value for value in attrs.astuple(item.cause) if isinstance(value, str))]
+    if not item.id or any(len(name) > NOTE_CHARS for name in names):
+        raise ValueError(
+            f"a work item's id and the names in its cause have 1 to {NOTE_CHARS} characters"
+        )
+    if any(map(has_surrogate, (item.id, item.purpose, item.provenance.name))):
+        raise ValueError(f"work item {item.id!r} holds a lone surrogate")
 
 
 def insert_work(tx: Tx, item: work.WorkItem) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from klbr_trio.domain import session as sessions, work
 from klbr_trio.domain.events import SessionReopened, SessionStopped
 from klbr_trio.store.interrupts import stop_attempt
+from klbr_trio.store.points import CommitPoint
 from klbr_trio.store.turns import reset_kernel_facts
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def reset(tx: Tx, session_id: str) -> bool:
     row = tx.known(session_id)
     reopened = row.stopped
     if reopened:
+        tx.point = CommitPoint.REOPEN
         sessions.reopen(row.state)
         row.stopped = False
         row.kernel_boot = None

@@ -10,7 +10,7 @@ import attrs
 from klbr_trio.domain import session as sessions, work
 from klbr_trio.domain.events import Retry
 from klbr_trio.domain.project import Wait
-from klbr_trio.wire.codec import cause_from_json
+from klbr_trio.wire.codec import cause_from_json, dumps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 SESSION_COLUMNS: Final = (
     "session_id, created_ms, state, head_seq, hook_epoch, attempt_id, wait_seq, wake_at_ms, "
-    "receipt, reason, retry_of_ms, retry_n, fold_epoch, fold_seq, recovered_attempt, kernel_boot"
+    "receipt, reason, retry_of_ms, retry_n, fold_epoch, fold_seq, recovered_attempt, kernel_boot, "
+    "open_calls"
 )
 
 WORK_COLUMNS: Final = (
     "id, purpose, cause, impact, maker_kind, maker, made_ms, created_ms, session_id, status, "
     "attempt_id, claimed_ms, outcome, crashes, retry_of_ms, retry_n"
 )
+
+_NO_CALLS: Final = "{}"
 
 
 @attrs.define
@@ -36,6 +39,7 @@ class SessionRow:
         saved_head: `head_seq` as it stands in the table: the fence of the next save.
         recovered_attempt: An attempt that a crash broke off, until a turn mentions it.
         kernel_boot: The service in which a kernel ran cells, until its end is announced.
+        open_calls: The open attempt's calls without a result, in order → their step.
     """
 
     session_id: str
@@ -49,6 +53,7 @@ class SessionRow:
     fold_seq: int | None = None
     recovered_attempt: str | None = None
     kernel_boot: int | None = None
+    open_calls: dict[str, int] = attrs.field(factory=dict)
     saved_head: int | None = None
 
     @property
@@ -91,13 +96,14 @@ class SessionRow:
             self.fold_seq,
             self.recovered_attempt,
             self.kernel_boot,
+            dumps(self.open_calls) if self.open_calls else _NO_CALLS,
         )
 
 
 def session_row(values: Sequence[Any]) -> SessionRow:
     """A row in the order of `SESSION_COLUMNS`."""
     (sid, created, state, head, epoch, attempt, wait_seq, wake_at, receipt, reason,
-     retry_of, retry_n, fold_epoch, fold_seq, recovered, kernel_boot) = values  # fmt: skip
+     retry_of, retry_n, fold_epoch, fold_seq, recovered, kernel_boot, calls) = values  # fmt: skip
     retry = None if retry_of is None else Retry(retry_of, retry_n)
     return SessionRow(
         session_id=sid,
@@ -111,6 +117,7 @@ def session_row(values: Sequence[Any]) -> SessionRow:
         fold_seq=fold_seq,
         recovered_attempt=recovered,
         kernel_boot=kernel_boot,
+        open_calls={} if calls == _NO_CALLS else json.loads(calls),
         saved_head=head,
     )
 

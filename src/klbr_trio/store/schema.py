@@ -54,14 +54,26 @@ _CORE: Final = (
         fold_seq INTEGER CHECK (fold_seq <= head_seq),
         recovered_attempt TEXT,
         kernel_boot INTEGER,
+        open_calls TEXT NOT NULL DEFAULT '{}',
         CHECK ((state = 'executing') = (attempt_id IS NOT NULL)),
         CHECK (state <> 'waiting' OR wait_seq IS NOT NULL),
         CHECK (state <> 'ready' OR wait_seq IS NULL),
         CHECK (state <> 'stopped' OR wait_seq IS NULL),
         CHECK ((wait_seq IS NOT NULL) = (wake_at_ms IS NOT NULL OR receipt IS NOT NULL)),
         CHECK ((retry_of_ms IS NULL) = (retry_n IS NULL)),
-        CHECK ((fold_epoch = 0) = (fold_seq IS NULL))
+        CHECK ((fold_epoch = 0) = (fold_seq IS NULL)),
+        CHECK (state = 'executing' OR open_calls = '{}')
     ) STRICT
+    """,
+    """
+    CREATE TRIGGER session_goes_on BEFORE UPDATE ON session WHEN NEW.head_seq < OLD.head_seq
+    BEGIN SELECT RAISE(ABORT, 'a log never gets shorter'); END
+    """,
+    """
+    CREATE TRIGGER session_stays_stopped BEFORE UPDATE OF state ON session
+    WHEN OLD.state = 'stopped' AND NEW.state <> 'stopped'
+        AND NOT (NEW.state = 'ready' AND NEW.hook_epoch = OLD.hook_epoch + 1)
+    BEGIN SELECT RAISE(ABORT, 'only a reset reopens a stopped session'); END
     """,
     """
     CREATE TABLE event (
@@ -72,7 +84,9 @@ _CORE: Final = (
         payload TEXT NOT NULL,
         created_ms INTEGER NOT NULL,
         source TEXT,
-        client_request_id TEXT
+        client_request_id TEXT,
+        CHECK ((kind = 'input.admitted') = (source IS NOT NULL)),
+        CHECK (source IS NOT NULL OR client_request_id IS NULL)
     ) STRICT
     """,
     "CREATE UNIQUE INDEX event_seq ON event (session_id, seq)",
@@ -107,14 +121,15 @@ _CORE: Final = (
         attempt_id TEXT,
         claimed_ms INTEGER,
         outcome TEXT,
-        crashes INTEGER NOT NULL DEFAULT 0,
+        crashes INTEGER NOT NULL DEFAULT 0 CHECK (crashes >= 0),
         retry_of_ms INTEGER,
         retry_n INTEGER,
         CHECK ((cause_type = 'input_ready') = (input_seq IS NOT NULL)),
         CHECK ((status = 'claimed') = (claimed_ms IS NOT NULL)),
         CHECK (status <> 'claimed' OR attempt_id IS NOT NULL),
         CHECK (status <> 'pending' OR attempt_id IS NULL),
-        CHECK ((status IN ('completed', 'failed', 'cancelled')) = (outcome IS NOT NULL))
+        CHECK ((status IN ('completed', 'failed', 'cancelled')) = (outcome IS NOT NULL)),
+        CHECK ((retry_of_ms IS NULL) = (retry_n IS NULL))
     ) STRICT
     """,
     "CREATE UNIQUE INDEX work_input ON work_item (session_id, input_seq) WHERE input_seq IS NOT NULL",
@@ -123,9 +138,20 @@ _CORE: Final = (
     """,
     "CREATE INDEX work_attempt ON work_item (attempt_id) WHERE attempt_id IS NOT NULL",
     """
-    CREATE TRIGGER work_ends_once BEFORE UPDATE OF status ON work_item
+    CREATE TRIGGER work_ends_once BEFORE UPDATE ON work_item
     WHEN OLD.status IN ('completed', 'failed', 'cancelled')
     BEGIN SELECT RAISE(ABORT, 'a work item ends once'); END
+    """,
+    """
+    CREATE TRIGGER work_moves BEFORE UPDATE OF status ON work_item
+    WHEN (OLD.status = 'pending' AND NEW.status IN ('completed', 'failed'))
+        OR (OLD.status = 'claimed' AND NEW.status <> 'pending'
+            AND NEW.attempt_id IS NOT OLD.attempt_id)
+    BEGIN SELECT RAISE(ABORT, 'only the attempt that holds a work item ends it'); END
+    """,
+    """
+    CREATE TRIGGER work_never_goes BEFORE DELETE ON work_item
+    BEGIN SELECT RAISE(ABORT, 'a work item is never deleted'); END
     """,
     """
     CREATE TABLE attempt (
@@ -137,12 +163,16 @@ _CORE: Final = (
         started_ms INTEGER NOT NULL,
         release TEXT,
         ended_ms INTEGER,
-        how TEXT,
+        how TEXT CHECK (how IN ('completed', 'failed', 'interrupted')),
         CHECK ((ended_ms IS NULL) = (how IS NULL))
     ) STRICT
     """,
     "CREATE UNIQUE INDEX attempt_open ON attempt (session_id) WHERE ended_ms IS NULL",
     "CREATE INDEX attempt_session ON attempt (session_id, started_seq)",
+    """
+    CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt WHEN OLD.ended_ms IS NOT NULL
+    BEGIN SELECT RAISE(ABORT, 'an attempt ends once'); END
+    """,
     """
     CREATE TABLE deadline (
         wake_at_ms INTEGER NOT NULL,

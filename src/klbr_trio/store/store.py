@@ -14,14 +14,15 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import trio
 
 from klbr_trio.domain.clock import wall_now_ms
 from klbr_trio.domain.ids import parse_session_id
-from klbr_trio.errors import RequestError, UnknownSession, sole
+from klbr_trio.domain.text import check_text
+from klbr_trio.errors import RequestError, StoreBroken, StoreForeign, UnknownSession, sole
 from klbr_trio.store import (
     admission,
     calls,
@@ -34,15 +35,15 @@ from klbr_trio.store import (
     turns,
 )
 from klbr_trio.store.bells import Bells
-from klbr_trio.store.opening import open_writing
+from klbr_trio.store.opening import open_writing, refuse_foreign
 from klbr_trio.store.points import CommitPoint
-from klbr_trio.store.reader import PAGE, Reader, connect_readonly
+from klbr_trio.store.reader import PAGE, PAGE_BYTES, Reader, connect_readonly
 from klbr_trio.store.turns import Turn
-from klbr_trio.store.writer import Writer
+from klbr_trio.store.writer import BUSY_S, Writer
 from klbr_trio.wire.records import decode_event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 
     from klbr_trio.domain.events import (
         CellFinished,
@@ -57,11 +58,14 @@ if TYPE_CHECKING:
     from klbr_trio.store.bells import Ticket
     from klbr_trio.store.failures import Failure
     from klbr_trio.store.interrupts import CrashRule
-    from klbr_trio.store.reader import OpenAttempt, Status
+    from klbr_trio.store.reader import NumberedWork, OpenAttempt, Status
     from klbr_trio.store.rows import EventRow, SessionRow
     from klbr_trio.store.turns import Results, WaitFor
+    from klbr_trio.store.tx import Tx
 
     Watcher = Callable[[Mapping[str, SessionRow]], None]
+
+T = TypeVar("T")
 
 _NO_ID: Final = "zzzz"
 
@@ -108,6 +112,7 @@ class Store:
         now_ms: Callable[[], int] = wall_now_ms,
         on_commit: Callable[[str], None] | None = None,
         lock_path: Path | str | None = None,
+        busy_s: float = BUSY_S,
     ) -> AsyncGenerator[Store]:
         """The store at `path` is ours inside the block; it is made if it is missing.
 
@@ -117,20 +122,23 @@ class Store:
             on_commit: Called with `before:` and `after:` and the label of a commit
                 point, around each commit; it may end the process, nothing else.
             lock_path: The lock file; by default beside the database.
+            busy_s: How long a write waits while another process holds the file.
 
         Raises:
             StoreLocked: Another process (or opening) owns it; the message names it.
             StoreTooNew: A newer version has changed it.
             StoreForeign: It is not a store, or can't be opened for writing.
-            StoreBroken: Out of the block, when the file turns out to be corrupt.
+            StoreUnavailable: It can't be written at the moment.
+            StoreBroken: The file is corrupt; also out of the block, when that turns out.
 
         Durability: leaving the block commits what was asked for before.
         """
         path = Path(path)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(path.parent)
+        refuse_foreign(path)
         lock_file = Path(lock_path) if lock_path else path.with_name(path.name + ".lock")
         with lock.hold(lock_file):
-            conn, boot = open_writing(path, now_ms())
+            conn, boot = open_writing(path, now_ms(), busy_s=busy_s)
             with (
                 contextlib.closing(conn),
                 contextlib.closing(Reader(connect_readonly(path))) as reader,
@@ -143,7 +151,7 @@ class Store:
                         watcher(touched)
                     bells.ring(touched)
 
-                writer = Writer(conn, boot, now_ms, on_commit or _ignore, publish)
+                writer = Writer(conn, boot, now_ms, on_commit or _ignore, publish, busy_s)
                 store = cls(path, boot, now_ms, writer, reader, bells, watchers)
                 async with _writing(writer):
                     yield store
@@ -161,12 +169,12 @@ class Store:
         while len(found) < limit:
             await trio.lowlevel.checkpoint()
             at = found[-1].seq if found else after_seq
-            rows = self._reader.events(session_id, at, min(PAGE, limit - len(found)))
+            rows = self._reader.page(session_id, at, min(PAGE, limit - len(found)), PAGE_BYTES)
             found.extend(
                 decode_event(row.seq, row.session_id, row.kind, row.payload, row.created_ms)
                 for row in rows
             )
-            if len(rows) < PAGE:
+            if not rows:
                 break
         return found
 
@@ -188,13 +196,21 @@ class Store:
 
     async def pending_work_items(self, session_id: str) -> list[WorkItem]:
         """The session's pending items, oldest first."""
-        await trio.lowlevel.checkpoint()
-        return self._reader.pending_work(session_id)
+        found: list[WorkItem] = []
+        after = 0
+        while rows := await _unhurried(self._reader.pending_work, session_id, after, PAGE):
+            found += [row.item for row in rows]
+            after = rows[-1].n
+        return found
 
     async def all_pending_work_items(self) -> list[WorkItem]:
         """The pending items of all sessions, oldest first."""
-        await trio.lowlevel.checkpoint()
-        return self._reader.pending_work(None)
+        found: list[NumberedWork] = []
+        after = ("", 0)
+        while rows := await _unhurried(self._reader.all_pending_work, after, PAGE):
+            found += rows
+            after = (str(rows[-1].item.session_id), rows[-1].n)
+        return [row.item for row in sorted(found, key=lambda row: row.n)]
 
     def work_item(self, item_id: str) -> WorkItem | None:
         """The item of that id, or None, at once."""
@@ -215,6 +231,10 @@ class Store:
     def event_rows(self, session_id: str, after_seq: int, limit: int) -> list[EventRow]:
         """At most `limit` stored events after `after_seq`, payloads as the wire carries them."""
         return self._reader.events(session_id, after_seq, limit)
+
+    def page(self, session_id: str, after_seq: int, limit: int, max_bytes: int) -> list[EventRow]:
+        """As `event_rows`, but the page ends with the event that brings it to `max_bytes`."""
+        return self._reader.page(session_id, after_seq, limit, max_bytes)
 
     def earliest_seq(self, session_id: str) -> int | None:
         """The seq of the earliest event that is still there."""
@@ -258,7 +278,7 @@ class Store:
         return self._bells.ticket(session_id)
 
     @contextlib.contextmanager
-    def watch(self, watcher: Watcher) -> Any:  # noqa: ANN401 - a context manager
+    def watch(self, watcher: Watcher) -> Generator[None]:
         """Inside the block `watcher` is called after each commit with the rows it left."""
         self._watchers.append(watcher)
         try:
@@ -287,12 +307,29 @@ class Store:
         )
 
     async def admit(self, sent: Input, *, refuse: str | None = None) -> Admission:
-        """The input is stored, or was; see `admission.admit`.
+        """The input is stored, or was; see `admission.admit` and `admission.check`.
+
+        Durability: committed when this returns.
+        """
+        admission.check(sent)
+        return await self._writer.commit(
+            CommitPoint.ADMIT, sent.session_id, partial(admission.admit, sent=sent, refuse=refuse)
+        )
+
+    async def admit_all(
+        self, sent: Sequence[Input], *, refuse: str | None = None
+    ) -> list[Admission | RequestError]:
+        """Inputs of one session are stored in this order, each as by `admit`, in one step.
+
+        Returns:
+            What became of each: a refused one does not hinder the others.
 
         Durability: committed when this returns.
         """
         return await self._writer.commit(
-            CommitPoint.ADMIT, sent.session_id, partial(admission.admit, sent=sent, refuse=refuse)
+            CommitPoint.ADMIT,
+            sent[0].session_id,
+            lambda tx: [_admit_one(tx, one, refuse) for one in sent],
         )
 
     async def append(self, session_id: str, kind: str, payload: Mapping[str, Any]) -> Event:
@@ -371,7 +408,13 @@ class Store:
         )
 
     async def say(self, turn: Turn, said: LocalSent, *, hook_epoch: int) -> int:
-        """The words are in the log; see `turns.say`."""
+        """The words are in the log; see `turns.say`.
+
+        Raises:
+            TooLarge: They are over the bound of a text; nothing is cut off what is said.
+            BadRequest: They hold a lone surrogate.
+        """
+        check_text("text", said.text, empty_ok=True)
         return await self._writer.commit(
             CommitPoint.SAY,
             turn.session_id,
@@ -509,10 +552,26 @@ async def _writing(writer: Writer) -> AsyncGenerator[None]:
             finally:
                 writer.close()
     except BaseExceptionGroup as group:
-        # A caller's own error leaves as it came, not wrapped by a nursery of ours.
+        # A caller's own error leaves as it came, not wrapped by a nursery of ours; and
+        # a corrupt file is one error, however many callers met it.
+        broken, rest = group.split(StoreBroken)
+        if broken is not None and rest is None:
+            raise _first(broken) from None
         if (only := sole(group)) is not group:
             raise only from None
         raise
+
+
+def _first(group: BaseExceptionGroup[StoreBroken]) -> StoreBroken:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StoreForeign(f"{folder} can't be made: {exc.strerror}") from exc
 
 
 async def _write_to_the_end(writer: Writer) -> None:
@@ -520,6 +579,21 @@ async def _write_to_the_end(writer: Writer) -> None:
     # the writer outlives a cancel from outside; `close`, at the block's end, ends it.
     with trio.CancelScope(shield=True):
         await writer.run()
+
+
+def _admit_one(tx: Tx, sent: Input, refuse: str | None) -> Admission | RequestError:
+    # A refusal comes before anything of its input is written.
+    try:
+        admission.check(sent)
+        return admission.admit(tx, sent, refuse=refuse)
+    except RequestError as refusal:
+        return refusal
+
+
+async def _unhurried(read: Callable[..., T], *values: object) -> T:
+    """A page of a scan, with a checkpoint before it."""
+    await trio.lowlevel.checkpoint()
+    return read(*values)
 
 
 def _ignore(_: str) -> None:

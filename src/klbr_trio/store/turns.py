@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from klbr_trio.domain import session as sessions, work
+from klbr_trio.domain.clock import within_reach
 from klbr_trio.domain.events import (
     CellFinished,
     CellRequested,
@@ -20,10 +21,9 @@ from klbr_trio.domain.events import (
     TurnStarted,
 )
 from klbr_trio.domain.project import Wait
-from klbr_trio.domain.text import TEXT_BYTES, cut_note
+from klbr_trio.domain.text import TEXT_BYTES
 from klbr_trio.errors import ClaimLost, IllegalTransition
-from klbr_trio.store.calls import open_calls
-from klbr_trio.store.tx import finish_all
+from klbr_trio.store.calls import finish, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ def claim(
 ) -> Turn | None:
     """Every runnable item of the session belongs to a new attempt; None if nothing is runnable."""
     row = tx.session(session_id)
-    if row is None or row.stopped or row.attempt_id is not None:
+    if row is None or not _is_free(row):
         return None
     chosen = _choose(tx, session_id)
     if not chosen:
@@ -91,9 +91,13 @@ def claim_item(tx: Tx, item_id: str, *, attempt_id: str, now_ms: int) -> Turn | 
     if found is None or not isinstance(found.item.status, work.Pending):
         return None
     row = tx.known(str(found.item.session_id))
-    if row.stopped or row.attempt_id is not None:
+    if not _is_free(row):
         return None
     return _start(tx, row, [found], attempt_id=attempt_id, now_ms=now_ms, source=(None, None))
+
+
+def _is_free(row: SessionRow) -> bool:
+    return not row.stopped and row.attempt_id is None
 
 
 def _choose(tx: Tx, session_id: str) -> list[WorkRow]:
@@ -139,10 +143,10 @@ def _start(
         row,
         TurnStarted(attempt_id, causes, tuple(item.id for item in items), release, model),
     )
-    tx.open_attempt(row, attempt_id, release)
     row.attempt_id = attempt_id
     if row.kernel_boot is not None and row.kernel_boot != tx.boot:
         reset_kernel_facts(tx, row, "restart")
+    tx.open_attempt(row, attempt_id, started_seq=started, release=release)
     tx.save(row)
     return Turn(row.session_id, attempt_id, causes, items, started, row.hook_epoch)
 
@@ -150,7 +154,7 @@ def _start(
 def reset_kernel_facts(tx: Tx, row: SessionRow, why: str) -> None:
     """The log says that the session's kernel is gone; the next one has a new epoch."""
     row.hook_epoch += 1
-    row.kernel_boot = None
+    row.kernel_boot = tx.boot if row.open_calls else None  # what is open runs in the next one
     tx.append(row, KernelReset(why, row.hook_epoch))
 
 
@@ -173,10 +177,8 @@ def reply(
     if scratchpad:
         tx.append(row, Scratchpad(scratchpad, turn.attempt_id, received.step))
     for call in calls:
-        tx.append(row, call)
-        if call.code is not None:
-            row.kernel_boot = tx.boot
-    finish_all(tx, row, refused)
+        request(tx, row, call)
+    finish(tx, row, refused)
     tx.save(row)
 
 
@@ -196,7 +198,7 @@ def say(tx: Tx, turn: Turn, said: LocalSent, *, hook_epoch: int) -> int:
     if said.call_id is not None:
         if row.hook_epoch != hook_epoch:
             raise ClaimLost("the kernel was reset; what it says is not taken any more")
-        if said.call_id not in open_calls(tx, turn.session_id, turn.attempt_id):
+        if said.call_id not in row.open_calls:
             raise ClaimLost(f"call {said.call_id} has ended")
     seq = tx.append(row, said)
     tx.save(row)
@@ -207,15 +209,16 @@ def result(tx: Tx, turn: Turn, results: Results) -> None:
     """The results of calls are in the log.
 
     Raises:
-        ClaimLost: The attempt has ended.
+        ClaimLost: The attempt or one of the calls has ended.
     """
     row = tx.held(turn.session_id, turn.attempt_id)
-    _take(tx, row, results)
+    take(tx, row, results)
     tx.save(row)
 
 
-def _take(tx: Tx, row: SessionRow, results: Results) -> None:
-    finish_all(tx, row, results.finished)
+def take(tx: Tx, row: SessionRow, results: Results) -> None:
+    """The log has the results of calls, and the end of their kernel after them."""
+    finish(tx, row, results.finished)
     if results.kernel_gone is not None:
         reset_kernel_facts(tx, row, results.kernel_gone)
 
@@ -240,12 +243,18 @@ def complete(
         usage: The turn's tokens, summed.
 
     Raises:
-        ClaimLost: The attempt has ended.
+        ClaimLost: The attempt or one of the calls has ended.
+        IllegalTransition: A call has no result yet.
+        ValueError: There is no `wait` although the outcome says so, or the reverse.
     """
+    if (wait is not None) != (outcome == "waiting"):
+        raise ValueError(f"outcome {outcome!r} does not go with wait {wait!r}")
     row = tx.held(turn.session_id, turn.attempt_id)
-    _take(tx, row, results)
+    take(tx, row, results)
+    if row.open_calls:
+        raise IllegalTransition(f"calls without a result: {', '.join(row.open_calls)}")
     if wait is not None:
-        wait_until(tx, row, SessionWaiting(wait.wake_at_ms, cut_note(wait.reason), None))
+        wait_until(tx, row, wake_at_ms=wait.wake_at_ms, reason=wait.reason)
     elif outcome == "done":
         row.wait = None
     if row.wait is not None:
@@ -257,8 +266,22 @@ def complete(
     leave(tx, row, how="completed")
 
 
-def wait_until(tx: Tx, row: SessionRow, waiting: SessionWaiting) -> None:
-    """`session.waiting` is in the log, and ends any earlier wait."""
+def wait_until(
+    tx: Tx,
+    row: SessionRow,
+    *,
+    wake_at_ms: int | None,
+    reason: str | None,
+    receipt: str | None = None,
+    retry: Retry | None = None,
+) -> None:
+    """`session.waiting` is in the log, and ends any earlier wait.
+
+    A time that can't be stored is the nearest one that can.
+    """
+    if wake_at_ms is not None:
+        wake_at_ms = within_reach(wake_at_ms)
+    waiting = SessionWaiting(wake_at_ms, reason, receipt, retry)
     seq = tx.append(row, waiting)
     row.wait = Wait(seq, waiting.wake_at_ms, waiting.receipt, waiting.reason, waiting.retry)
 
@@ -291,5 +314,6 @@ __all__ = [
     "reset_kernel_facts",
     "result",
     "say",
+    "take",
     "wait_until",
 ]

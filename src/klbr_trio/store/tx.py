@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from klbr_trio.domain import work
-from klbr_trio.domain.events import CellFinished, InputAdmitted
+from klbr_trio.domain.events import InputAdmitted
 from klbr_trio.domain.text import PAYLOAD_BYTES
 from klbr_trio.errors import ClaimLost, TooLarge, UnknownSession
+from klbr_trio.store.points import CommitPoint
 from klbr_trio.store.rows import (
     SESSION_COLUMNS,
     WORK_COLUMNS,
@@ -30,19 +31,17 @@ from klbr_trio.wire.codec import CONVERTER, dumps
 from klbr_trio.wire.records import encode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from klbr_trio.domain.events import Body, Retry
     from klbr_trio.domain.frontier import Frontier
 
 _SELECT_SESSION: Final = f"SELECT {SESSION_COLUMNS} FROM session WHERE session_id = ?"
 _INSERT_SESSION: Final = (
-    f"INSERT INTO session ({SESSION_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+    f"INSERT INTO session ({SESSION_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
 _UPDATE_SESSION: Final = (
     "UPDATE session SET state=?, head_seq=?, hook_epoch=?, attempt_id=?, wait_seq=?, wake_at_ms=?, "
     "receipt=?, reason=?, retry_of_ms=?, retry_n=?, fold_epoch=?, fold_seq=?, "
-    "recovered_attempt=?, kernel_boot=? WHERE session_id=? AND head_seq=?"
+    "recovered_attempt=?, kernel_boot=?, open_calls=? WHERE session_id=? AND head_seq=?"
 )
 _INSERT_EVENT: Final = (
     "INSERT INTO event (session_id, seq, kind, payload, created_ms, source, client_request_id) "
@@ -64,11 +63,13 @@ class Tx:
         now_ms: The one time of everything that the operation writes.
         boot: This opening of the store.
         touched: The sessions that the operation saved, for those who follow them.
+        point: Which durable step this turned out to be.
     """
 
     _conn: sqlite3.Connection
     now_ms: int
     boot: int
+    point: CommitPoint
     touched: dict[str, SessionRow] = attrs.field(factory=dict)
 
     # Sessions and their logs
@@ -112,7 +113,7 @@ class Tx:
         """The next event of the session's log; returns its seq. `save` comes after.
 
         Raises:
-            TooLarge: The payload would not fit a server frame.
+            TooLarge: The payload would not fit a server frame, or is nested too deeply.
         """
         payload = encode_payload(body)
         if len(payload) * 4 > PAYLOAD_BYTES and len(payload.encode()) > PAYLOAD_BYTES:
@@ -161,16 +162,13 @@ class Tx:
         ).fetchall()
         return found[0] if found else None
 
-    def payloads(
-        self, session_id: str, after_seq: int, kinds: Sequence[str]
-    ) -> list[tuple[str, str]]:
-        """Kind and payload of the events of these kinds after `after_seq`, in order."""
-        marks = ",".join("?" * len(kinds))
-        return self._conn.execute(
-            f"SELECT kind, payload FROM event "
-            f"WHERE session_id = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq",
-            (session_id, after_seq, *kinds),
+    def payloads(self, session_id: str, after_seq: int, kind: str) -> list[str]:
+        """The payloads of the events of this kind after `after_seq`, in order."""
+        found = self._conn.execute(
+            "SELECT payload FROM event WHERE session_id = ? AND seq > ? AND kind = ? ORDER BY seq",
+            (session_id, after_seq, kind),
         ).fetchall()
+        return [payload for (payload,) in found]
 
     # Work items
 
@@ -178,6 +176,14 @@ class Tx:
         """The number of the next work item of the store."""
         found = self._conn.execute("SELECT n FROM work_item ORDER BY n DESC LIMIT 1").fetchall()
         return int(found[0][0]) + 1 if found else 1
+
+    def free_work_id(self, wanted: str) -> str:
+        """`wanted`, or a name like it if somebody has inserted an item of that name."""
+        free, count = wanted, 1
+        while self._conn.execute("SELECT 1 FROM work_item WHERE id = ?", (free,)).fetchall():
+            count += 1
+            free = f"{wanted}~{count}"
+        return free
 
     def add_work(self, n: int, item: work.WorkItem, *, retry: Retry | None = None) -> None:
         """The item is pending."""
@@ -233,9 +239,10 @@ class Tx:
         return [work_row(values) for values in found]
 
     def input_bytes(self, session_id: str, seq: int) -> int:
-        """The size of an input's payload."""
+        """The size of an input's payload, in bytes."""
         found = self._conn.execute(
-            "SELECT length(payload) FROM event WHERE session_id = ? AND seq = ?", (session_id, seq)
+            "SELECT length(CAST(payload AS BLOB)) FROM event WHERE session_id = ? AND seq = ?",
+            (session_id, seq),
         ).fetchall()
         return int(found[0][0]) if found else 0
 
@@ -265,13 +272,15 @@ class Tx:
 
     # Attempts, services, deadlines, folds
 
-    def open_attempt(self, row: SessionRow, attempt_id: str, release: str | None) -> None:
-        """The attempt is open; its `turn.started` was the last event appended."""
+    def open_attempt(
+        self, row: SessionRow, attempt_id: str, *, started_seq: int, release: str | None
+    ) -> None:
+        """The attempt, whose `turn.started` is at `started_seq`, is open."""
         self._conn.execute(
             "INSERT INTO attempt (id, session_id, boot, epoch, started_seq, started_ms, release) "
             "VALUES (?,?,?,?,?,?,?)",
             (
-                attempt_id, row.session_id, self.boot, row.hook_epoch, row.head_seq,
+                attempt_id, row.session_id, self.boot, row.hook_epoch, started_seq,
                 self.now_ms, release,
             ),
         )  # fmt: skip
@@ -285,6 +294,15 @@ class Tx:
         """The seq of the attempt's `turn.started`."""
         found = self._conn.execute("SELECT started_seq FROM attempt WHERE id = ?", (attempt_id,))
         return int(found.fetchall()[0][0])
+
+    def completed_since(self, session_id: str, seq: int) -> bool:
+        """Whether an attempt of the session that began after `seq` completed."""
+        found = self._conn.execute(
+            "SELECT 1 FROM attempt WHERE session_id = ? AND started_seq > ? AND how = 'completed' "
+            "LIMIT 1",
+            (session_id, seq),
+        ).fetchall()
+        return bool(found)
 
     def end_attempt(self, attempt_id: str, how: str) -> None:
         """The attempt has ended.
@@ -332,9 +350,3 @@ class Tx:
         self._conn.execute(
             "UPDATE service SET recovered_ms = ? WHERE boot = ?", (self.now_ms, self.boot)
         )
-
-
-def finish_all(tx: Tx, row: SessionRow, finished: Iterable[CellFinished]) -> None:
-    """Append the results of calls, in order."""
-    for result in finished:
-        tx.append(row, result)

@@ -13,14 +13,16 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import attrs
 import outcome
 import trio
 
-from klbr_trio.errors import KlbrError, StoreBroken, StoreUnavailable
+from klbr_trio.errors import StoreBroken, StoreUnavailable
+from klbr_trio.store.faults import code, is_broken, translate
 from klbr_trio.store.points import CommitPoint
 from klbr_trio.store.rows import SessionRow
 from klbr_trio.store.tx import Tx
@@ -30,6 +32,9 @@ T = TypeVar("T")
 BATCH: Final = 64
 """Operations a commit: past that, latency grows and the rate hardly does."""
 
+BATCH_S: Final = 0.003
+"""How long a batch may hold the loop; what is left then waits for the next one."""
+
 BUSY_S: Final = 5.0
 """How long a BEGIN is retried while another process holds the file."""
 
@@ -38,21 +43,34 @@ STUCK_S: Final = 30.0
 
 _YIELD_AFTER_S: Final = 0.001
 _YIELD_S: Final = 20e-6
+# A commit that is slower than this waits for the disk, not for the GIL.
+_EVERY_PASS_S: Final = 0.02
 
 _LOG: Final = logging.getLogger("klbr_trio.store")
 
 
 @attrs.define(eq=False)
 class _Request:
-    """One operation and the task that waits for its answer."""
+    """One operation and the task that waits for its answer.
+
+    Attributes:
+        begun: Its batch is being written; it can't be taken back any more.
+        wrote: It changed the tables.
+    """
 
     point: CommitPoint
     key: str
     operation: Callable[[Tx], Any]
     task: trio.lowlevel.Task
     begun: bool = False
+    wrote: bool = False
     answer: outcome.Outcome[Any] | None = None
     touched: Mapping[str, SessionRow] = attrs.field(factory=dict)
+
+    def refuse(self, error: Exception) -> None:
+        self.answer = outcome.Error(error)
+        self.touched = {}
+        self.wrote = False
 
 
 class _TransactionEnded(Exception):
@@ -76,11 +94,13 @@ class Writer:
     _now_ms: Callable[[], int]
     _on_commit: Callable[[str], None]
     _publish: Callable[[Mapping[str, SessionRow]], None]
+    _busy_s: float = BUSY_S
+    _stuck_s: float = STUCK_S
     trouble: str | None = None
     _queue: deque[_Request] = attrs.field(factory=deque)
+    _begun: set[_Request] = attrs.field(factory=set)
     _bell: trio.Event = attrs.field(factory=trio.Event)
     _closed: bool = False
-    _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
 
     async def commit(self, point: CommitPoint, key: str, operation: Callable[[Tx], T]) -> T:
         """The operation's changes are durable, and its answer is returned.
@@ -93,6 +113,7 @@ class Writer:
 
         Raises:
             StoreUnavailable: Nothing was written.
+            StoreBroken: The file is corrupt, or the writer ended.
 
         Durability: committed with synchronous=FULL when this returns.
         Cancellation: cancelled means not written; once its batch has begun the answer
@@ -110,157 +131,220 @@ class Writer:
             self._queue.remove(request)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.checkpoint_if_cancelled()
         answer: T = await trio.lowlevel.wait_task_rescheduled(abort)
         return answer
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Commit what comes until `close`; then what is left, and return.
+
+        However it ends, nobody is left without an answer.
 
         Raises:
             StoreBroken: The file is corrupt.
         """
         try:
-            while not (self._closed and not self._queue):
+            while True:
+                while self._queue:
+                    await self._write_some()
+                if self._closed:
+                    return
                 await self._bell.wait()
                 self._bell = trio.Event()
-                while self._queue:
-                    await self._write(self._take())
         finally:
             self._closed = True
+            self._abandon()
 
     def close(self) -> None:
         """Take nothing more; `run` returns once the queue is empty."""
         self._closed = True
         self._bell.set()
 
+    async def _write_some(self) -> None:
+        """One batch of what waits: answered, one way or the other."""
+        try:
+            await self._begin()
+        except sqlite3.Error as exc:
+            while self._queue:
+                self._refuse(self._take(), exc)
+            return
+        # Taken only now: whoever was cancelled while the file was busy is not in it.
+        batch = self._take()
+        if batch:
+            await self._write(batch)
+        else:
+            self._roll_back()
+
     def _take(self) -> list[_Request]:
         batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
         for request in batch:
             request.begun = True
-        return sorted(batch, key=lambda request: request.key)
+        self._begun.update(batch)
+        batch.sort(key=lambda request: request.key)
+        return batch
 
     async def _write(self, batch: list[_Request]) -> None:
+        """Perform and commit `batch` in the transaction that has begun."""
         try:
-            await self._transact(batch)
+            done = self._perform_all(batch)
         except _TransactionEnded as exc:
-            if len(batch) == 1:
-                self._refuse(batch, exc.cause)
-            else:
-                for request in batch:
-                    await self._write([request])
-                return
+            await self._write_each(batch, exc.cause)
+            return
         except sqlite3.Error as exc:
             self._roll_back()
             self._refuse(batch, exc)
-        self._answer(batch)
+            return
+        try:
+            await self._commit(done)
+        except sqlite3.Error as exc:
+            self._roll_back()
+            self._refuse(done, exc)
+            return
+        self._answer(done)
 
-    async def _transact(self, batch: list[_Request]) -> None:
-        with trio.CancelScope(
-            shield=True
-        ):  # the wait for a begun COMMIT: ends with it, or at STUCK_S
-            await self._begin()
-            for request in batch:
-                self._perform(request)
-            for request in batch:
-                self._on_commit(f"before:{request.point.label}")
-            await self._commit()
-        self.trouble = None
+    async def _write_each(self, batch: list[_Request], cause: sqlite3.Error) -> None:
+        """Each in a transaction of its own: SQLite has ended the one they shared."""
+        if len(batch) == 1:
+            self._refuse(batch, cause)
+            return
         for request in batch:
-            self._on_commit(f"after:{request.point.label}")
+            try:
+                await self._begin()
+            except sqlite3.Error as exc:
+                self._refuse([request], exc)
+            else:
+                await self._write([request])
 
     async def _begin(self) -> None:
-        with trio.move_on_after(BUSY_S):
-            while True:
-                try:
-                    self._conn.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as exc:
-                    if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                        raise
-                    await trio.sleep(0.01)
-                else:
-                    return
-        self._conn.execute("BEGIN IMMEDIATE")
+        give_up_at = time.monotonic() + self._busy_s
+        while True:
+            try:
+                self._conn.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as exc:
+                if code(exc) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                    raise
+                await trio.sleep(0.01)
+            else:
+                return
+
+    def _perform_all(self, batch: list[_Request]) -> list[_Request]:
+        """Those that were performed; when time is up the rest waits for the next batch."""
+        stop_at = time.monotonic() + BATCH_S
+        for index, request in enumerate(batch):
+            if index and time.monotonic() > stop_at:
+                self._put_back(batch[index:])
+                return batch[:index]
+            self._perform(request)
+        return batch
+
+    def _put_back(self, rest: Sequence[_Request]) -> None:
+        for request in rest:
+            request.begun = False
+        self._begun.difference_update(rest)
+        self._queue.extendleft(reversed(rest))
 
     def _perform(self, request: _Request) -> None:
-        tx = Tx(self._conn, self._now_ms(), self._boot)
+        tx = Tx(self._conn, self._now_ms(), self._boot, request.point)
+        changes = self._conn.total_changes
         self._conn.execute("SAVEPOINT operation")
         try:
             request.answer = outcome.Value(request.operation(tx))
-            request.touched = tx.touched
         except Exception as exc:
-            if not self._conn.in_transaction and isinstance(exc, sqlite3.Error):
+            if is_broken(exc):
+                raise
+            if isinstance(exc, sqlite3.Error) and not self._conn.in_transaction:
                 raise _TransactionEnded(exc) from exc
             self._conn.execute("ROLLBACK TO operation")
-            request.answer = outcome.Error(_translate(exc))
-            request.touched = {}
+            request.refuse(translate(exc))
+        else:
+            request.touched = tx.touched
+            request.point = tx.point
+            request.wrote = self._conn.total_changes != changes
         self._conn.execute("RELEASE operation")
 
-    async def _commit(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._give_up_gil)
-            done = await outcome.acapture(self._commit_in_thread)
-            nursery.cancel_scope.cancel()
-        done.unwrap()
+    async def _commit(self, batch: list[_Request]) -> None:
+        wrote = [request.point.label for request in batch if request.wrote]
+        if not wrote:
+            self._conn.execute("COMMIT")  # it has nothing to wait for
+            return
+        for label in wrote:
+            self._on_commit(f"before:{label}")
+        await self._commit_in_thread()
+        self.trouble = None
+        for label in wrote:
+            self._on_commit(f"after:{label}")
 
     async def _commit_in_thread(self) -> None:
-        await trio.to_thread.run_sync(self._conn.execute, "COMMIT", limiter=self._limiter)
+        came = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        results: list[outcome.Outcome[sqlite3.Cursor]] = []
 
-    async def _give_up_gil(self) -> None:
-        await trio.sleep(_YIELD_AFTER_S)
-        stuck_at = time.monotonic() + STUCK_S
-        while True:
+        def deliver(result: outcome.Outcome[sqlite3.Cursor]) -> None:
+            results.append(result)
+            token.run_sync_soon(came.set)
+
+        commit = partial(self._conn.execute, "COMMIT")
+        trio.lowlevel.start_thread_soon(commit, deliver, "klbr_trio commit")
+        # The wait for a begun COMMIT is the one that no deadline can end but the process's.
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_YIELD_AFTER_S):
+                await came.wait()
+            if not came.is_set():
+                await self._give_up_gil(came)
+        results[0].unwrap()
+
+    async def _give_up_gil(self, came: trio.Event) -> None:
+        """Wait for the commit's thread, which may be waiting for us to let go of the GIL."""
+        started = time.monotonic()
+        while not came.is_set():
             time.sleep(_YIELD_S)  # noqa: ASYNC251, TID251 - the point: the thread gets the GIL
-            if time.monotonic() > stuck_at:
-                _LOG.critical("a commit has been out for %d s; ending the process", STUCK_S)
+            out_s = time.monotonic() - started
+            if out_s > self._stuck_s:
+                _LOG.critical("a commit has been out for %d s; ending the process", out_s)
                 os._exit(70)
-            await trio.lowlevel.checkpoint()
+            if out_s < _EVERY_PASS_S:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.sleep(_YIELD_AFTER_S)
 
     def _roll_back(self) -> None:
         if self._conn.in_transaction:
             self._conn.execute("ROLLBACK")
 
     def _refuse(self, batch: list[_Request], exc: sqlite3.Error) -> None:
-        error = _translate(exc)
-        if isinstance(error, StoreUnavailable):
+        """Nothing of `batch` was written, and each caller is told why."""
+        for request in batch:
+            error = translate(exc)
+            if error is not exc:
+                error.__cause__ = exc
+            request.refuse(error)
+        if isinstance(error := translate(exc), StoreUnavailable):
             self.trouble = str(error)
             _LOG.error("can't write: %s", error)
-        for request in batch:
-            request.answer = outcome.Error(error)
-            request.touched = {}
+        self._answer(batch)
+        if isinstance(error, StoreBroken):
+            raise error from exc
 
     def _answer(self, batch: list[_Request]) -> None:
         touched: dict[str, SessionRow] = {}
         for request in batch:
             touched.update(request.touched)
-        if touched:
-            self._publish(touched)
-        broken = None
-        for request in batch:
-            assert request.answer is not None
-            trio.lowlevel.reschedule(request.task, request.answer)
-            if isinstance(request.answer, outcome.Error) and isinstance(
-                request.answer.error, StoreBroken
-            ):
-                broken = request.answer.error
-        if broken is not None:
-            raise StoreBroken(str(broken))
+        try:
+            if touched:
+                self._publish(touched)
+        finally:
+            for request in batch:
+                assert request.answer is not None
+                self._begun.discard(request)
+                trio.lowlevel.reschedule(request.task, request.answer)
 
-
-def _translate(exc: Exception) -> Exception:
-    """What a caller is told of an error of SQLite; anything else goes as it is."""
-    if isinstance(exc, KlbrError) or not isinstance(exc, sqlite3.Error):
-        return exc
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreBroken(f"the store's file is corrupt: {exc}; restore a backup")
-    if code in (
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-    ):
-        return StoreUnavailable(f"the store can't be written now: {exc}; nothing was stored")
-    return exc
+    def _abandon(self) -> None:
+        """Answer those that a writer which ended by an error left waiting."""
+        for request in self._queue:
+            error: Exception = StoreUnavailable("the store is closed; nothing was written")
+            trio.lowlevel.reschedule(request.task, outcome.Error(error))
+        self._queue.clear()
+        for request in self._begun:
+            error = StoreBroken("the writer ended; whether this was written is not known")
+            trio.lowlevel.reschedule(request.task, outcome.Error(error))
+        self._begun.clear()

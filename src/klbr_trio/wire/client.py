@@ -19,6 +19,11 @@ SUBSCRIBE_DEFAULT: Final = 500
 SESSIONS_DEFAULT: Final = 100
 
 
+def _page(limit: int) -> int:
+    """A limit above the bound counts as the bound."""
+    return min(limit, PAGE_MAX)
+
+
 @attrs.frozen(kw_only=True)
 class SendInput:
     type: ClassVar[str] = "send_input"
@@ -40,7 +45,7 @@ class Subscribe:
     type: ClassVar[str] = "subscribe"
     session_id: str
     after_seq: int = 0
-    limit: int = SUBSCRIBE_DEFAULT
+    limit: int = attrs.field(default=SUBSCRIBE_DEFAULT, converter=_page)
     request_id: str | None = None
 
     def check(self) -> None:
@@ -60,7 +65,7 @@ class History:
     type: ClassVar[str] = "history"
     session_id: str
     before_seq: int
-    limit: int
+    limit: int = attrs.field(converter=_page)
     request_id: str | None = None
 
     def check(self) -> None:
@@ -79,13 +84,13 @@ class GetSessionStatus:
 class ListSessions:
     type: ClassVar[str] = "list_sessions"
     after: str | None = None
-    limit: int = SESSIONS_DEFAULT
+    limit: int = attrs.field(default=SESSIONS_DEFAULT, converter=_page)
     request_id: str | None = None
 
     def check(self) -> None:
         _at_least("limit", self.limit, 1)
         if self.after is not None:
-            parse_session_id(self.after)
+            parse_session_id(self.after, field="after")
 
 
 @attrs.frozen(kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import attrs
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
@@ -19,6 +20,9 @@ T = TypeVar("T")
 
 MAX_INT: Final = 2**53
 """Integers on the wire lie within ±2^53, where every JSON reader keeps them exact."""
+
+MAX_DEPTH: Final = 64
+"""How deep stored JSON may be nested: far below what any reader's stack takes."""
 
 _CAUSE_TYPES: Final = {
     work.InputReady: "input_ready",
@@ -40,8 +44,10 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
         raise BadRequest("the frame is nested too deeply") from None
-    except ValueError as exc:
+    except (json.JSONDecodeError, UnicodeDecodeError, _NotJson) as exc:
         raise BadRequest(f"the frame is not JSON: {_short(str(exc))}") from None
+    except ValueError:
+        raise BadRequest("the frame holds a number with too many digits") from None
 
 
 def dumps(value: object) -> str:
@@ -49,8 +55,27 @@ def dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+def is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than `levels` in `value`, which has no cycle."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, dict | list | tuple)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+        if not level:
+            return False
+    return True
+
+
+class _NotJson(ValueError):
+    """What Python's reader takes and JSON does not have."""
+
+
 def _no_constant(name: str) -> Any:  # noqa: ANN401
-    raise ValueError(f"{name} is not a JSON number")
+    raise _NotJson(f"{name} is not a JSON number")
 
 
 def _short(text: str) -> str:
@@ -144,13 +169,28 @@ def _reasons(exc: Exception) -> Sequence[str]:
     return lines or [str(exc)]
 
 
-def cause_to_json(cause: work.RunCause) -> str:
-    """A cause as stored: an object with its `type`."""
-    return dumps(CONVERTER.unstructure(cause))
+def check_cause(cause: work.RunCause) -> None:
+    """Refuse a cause that could not be read back as it is.
+
+    Raises:
+        BadRequest: A field is wrong; the message names it.
+    """
+    kind = type(cause)
+    if kind not in _CAUSE_TYPES:
+        raise BadRequest(f"cause must be one of the run causes, not {kind.__name__}")
+    if structure(attrs.asdict(cause), kind) != cause:
+        raise BadRequest("cause holds what can't be stored")
 
 
 def cause_from_json(text: str) -> work.RunCause:
-    """A cause as it was stored."""
-    values = json.loads(text)
-    cause: work.RunCause = CONVERTER.structure(values, _CAUSES[values["type"]])
+    """A cause as it was stored.
+
+    Raises:
+        BadRequest: It is not one.
+    """
+    values = loads(text)
+    kind = _CAUSES.get(str(values.get("type"))) if isinstance(values, dict) else None
+    if kind is None:
+        raise BadRequest("type is not that of a run cause")
+    cause: work.RunCause = structure(values, kind)
     return cause

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from klbr_trio.domain.events import Body, Event, Note
-from klbr_trio.wire.codec import CONVERTER, dumps
+from klbr_trio.domain.events import Body, Event, Note, ReplyReceived
+from klbr_trio.domain.text import clean
+from klbr_trio.errors import TooLarge
+from klbr_trio.wire.codec import CONVERTER, MAX_DEPTH, dumps, is_deeper
 
 
 def payload_of(body: Body) -> dict[str, Any]:
@@ -20,8 +22,27 @@ def payload_of(body: Body) -> dict[str, Any]:
 
 
 def encode_payload(body: Body) -> str:
-    """The payload as it is stored and as the wire carries it."""
-    return dumps(payload_of(body))
+    """The payload as it is stored and as the wire carries it.
+
+    It can always be stored and read again: lone surrogates are replaced, and what
+    others made (notes, what a provider sent along) is not nested without end.
+
+    Raises:
+        TooLarge: It is nested deeper than `MAX_DEPTH`.
+        ValueError: It holds NaN or Infinity.
+    """
+    try:
+        values = payload_of(body)
+        text = dumps(values)
+    except RecursionError:
+        raise _too_deep(body) from None
+    if isinstance(body, Note | ReplyReceived) and is_deeper(values, MAX_DEPTH):
+        raise _too_deep(body)
+    return clean(text)
+
+
+def _too_deep(body: Body) -> TooLarge:
+    return TooLarge(f"the payload of {body.kind} is nested deeper than {MAX_DEPTH} levels")
 
 
 def decode_event(seq: int, session_id: str, kind: str, payload: str, created_ms: int) -> Event:

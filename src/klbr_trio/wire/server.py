@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import attrs
 
-from klbr_trio.domain.text import MESSAGE_BYTES, cut
+from klbr_trio.domain.text import clean, cut_message
 from klbr_trio.wire.codec import CONVERTER, dumps
 
 if TYPE_CHECKING:
     from klbr_trio.wire.client import Context
-
-
-def _bounded(text: str) -> str:
-    return cut(text, MESSAGE_BYTES)
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +31,7 @@ class Ack:
 class Error:
     type: ClassVar[str] = "error"
     code: str
-    message: str = attrs.field(converter=_bounded)
+    message: str = attrs.field(converter=cut_message)
     session_id: str | None = None
     client_request_id: str | None = None
     request_id: str | None = None
@@ -135,7 +131,9 @@ class OperatorAck:
     session_id: str
     action: str
     success: bool
-    message: str | None = attrs.field(default=None, converter=attrs.converters.optional(_bounded))
+    message: str | None = attrs.field(
+        default=None, converter=attrs.converters.optional(cut_message)
+    )
     request_id: str | None = None
 
 
@@ -172,5 +170,5 @@ def to_values(message: ServerMessage) -> dict[str, Any]:
 
 
 def encode(message: ServerMessage) -> str:
-    """The message as one JSON text frame."""
-    return dumps(to_values(message))
+    """The message as one JSON text frame, which can always be sent: no lone surrogates."""
+    return clean(dumps(to_values(message)))
