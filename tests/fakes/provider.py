@@ -65,6 +65,9 @@ class Request:
     left: trio.Event = attrs.field(factory=trio.Event)
     """Set when the client closed the connection before the answer was over."""
 
+    over: trio.Event = attrs.field(factory=trio.Event)
+    """Set when nothing more is sent, whoever ended it."""
+
 
 Answers: TypeAlias = Sequence[Scripted | Callable[[Request], Scripted]]
 
@@ -206,13 +209,16 @@ async def _serve(provider: ScriptedProvider, stream: trio.SocketStream) -> None:
         except (ValueError, trio.BrokenResourceError):
             return
         answer = provider.take(request)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch, stream, request, nursery.cancel_scope)
-            try:
-                await _answer(stream, answer)
-            except trio.BrokenResourceError:
-                request.left.set()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_watch, stream, request, nursery.cancel_scope)
+                try:
+                    await _answer(stream, answer)
+                except trio.BrokenResourceError:
+                    request.left.set()
+                nursery.cancel_scope.cancel()
+        finally:
+            request.over.set()
 
 
 async def _watch(stream: trio.SocketStream, request: Request, answering: trio.CancelScope) -> None:

@@ -202,7 +202,7 @@ CHOICES: Final = [
             chunk(call_fragment("go()")),
             {"choices": [{"message": {"tool_calls": [
                 *call_fragment("go()")["tool_calls"],  # type: ignore[misc]
-                *call_fragment("stop()", provider_id="call_2")["tool_calls"]]},  # type: ignore[misc]
+                *call_fragment("stop()", provider_id="call_2")["tool_calls"]]},
                 "finish_reason": "tool_calls"}]},
         ),
         Reads(codes=("go()", "stop()"), finish="tool_calls"),

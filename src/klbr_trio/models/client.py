@@ -118,7 +118,7 @@ class LlmClient:
         """The gate of that model's provider, in this Trio run."""
         gates = self._gates.get({})
         self._gates.set(gates)
-        return gates.setdefault(config.url, Gate(config.max_requests))
+        return gates.setdefault(api_bases(config.url)[-1], Gate(config.max_requests))
 
     def provider(self, config: ModelConfig) -> _Provider:
         """What is known of that model's provider."""

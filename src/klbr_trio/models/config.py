@@ -105,7 +105,7 @@ class ModelConfig:
     stall_s: float = attrs.field(default=60.0, kw_only=True, validator=_is_positive)
     total_s: float = attrs.field(default=1800.0, kw_only=True, validator=_is_positive)
     max_requests: int = attrs.field(default=8, kw_only=True, validator=_is_positive)
-    attempts: int = attrs.field(default=5, kw_only=True, validator=_is_positive)
+    attempts: int = attrs.field(default=4, kw_only=True, validator=_is_positive)
     patience_s: float = attrs.field(default=60.0, kw_only=True)
     proxy: str | None = attrs.field(default=None, kw_only=True, repr=False)
 

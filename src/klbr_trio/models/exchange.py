@@ -7,6 +7,7 @@ here, by words: keep-alive comments and empty chunks do not move the clock.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from contextlib import aclosing
 from functools import cache
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from klbr_trio.models.reply import Lane, Reply
+
+for _name in ("httpx", "httpcore"):
+    # they log whole URLs and headers, and a key with them
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 TAIL_S: Final = 2.0  # after a finish reason, for usage and [DONE]
 _WRITE_S: Final = 30.0
@@ -178,7 +183,7 @@ class _Silence:
 
 
 def _timed_out(what: str) -> Failure:
-    return Failure(Kind.BROKE_OFF, f"timed out: {what}", advice=LATER)
+    return Failure(Kind.SILENT, f"timed out: {what}", advice=LATER)
 
 
 def _raw(response: httpx.Response) -> AsyncGenerator[bytes]:

@@ -131,7 +131,6 @@ def classify(
             it is taken for a passing one there.
     """
     number = said.number or (status if status >= 300 else None)
-    wait_s = asked_to_wait(headers or {}, said.words)
     words = said.words or (
         f"the provider answered {status}" if status >= 300 else "an error without a word"
     )
@@ -144,7 +143,7 @@ def classify(
         words,
         status=status if status >= 300 else said.number,
         advice=_advice(kind, said, number),
-        retry_after_s=wait_s,
+        retry_after_s=asked_to_wait(headers or {}, said.words, limited=kind is Kind.LIMITED),
         field=field,
         elsewhere=kind is Kind.PATH or (kind is Kind.REFUSED and _elsewhere(said, number)),
     )

@@ -8,6 +8,7 @@ The kind alone decides what is done about it (`failure.policy`):
 | LIMITED | too many requests | again, after the time the provider names; others wait too |
 | LOADING | the model is being loaded | again, patiently |
 | BROKE_OFF | overload, a proxy, a cut or silent connection | again |
+| SILENT | no word in the time that was given | again once |
 | SLIP | the model or its server made nothing of the answer | again, a few times |
 | FIELD | an optional field of the request is refused | again without it |
 | PATH | nothing is at that path | again at the other form of the base |
@@ -32,6 +33,7 @@ class Kind(Enum):
     LIMITED = auto()
     LOADING = auto()
     BROKE_OFF = auto()
+    SILENT = auto()
     SLIP = auto()
     FIELD = auto()
     PATH = auto()

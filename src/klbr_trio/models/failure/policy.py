@@ -18,7 +18,7 @@ _MOST_S: Final = 15.0
 _LOADING_MOST_S: Final = 5.0
 _UNREACHABLE_WAITS_S: Final = (0.05, 0.15)  # both, and three refusals, in well under a second
 _UNREACHABLE_WITHIN_S: Final = 0.5
-_SLIPS: Final = 3
+_MOST_TIMES: Final = {Kind.SLIP: 3, Kind.SILENT: 2}
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ def decide(
             return OtherBase()
         case Kind.UNREACHABLE:
             return _unreachable(tried, attempts)
-        case Kind.BROKE_OFF | Kind.SLIP | Kind.LIMITED | Kind.LOADING:
+        case Kind.BROKE_OFF | Kind.SILENT | Kind.SLIP | Kind.LIMITED | Kind.LOADING:
             return _wait(failure, tried, attempts=attempts, patience_s=patience_s, jitter=jitter)
         case _:
             return GiveUp()
@@ -110,7 +110,7 @@ def _wait(
     is_loading = failure.kind is Kind.LOADING
     if times >= attempts and not is_loading:
         return GiveUp(f"it was tried {times} times")
-    if failure.kind is Kind.SLIP and tried.failures.count(Kind.SLIP) >= _SLIPS:
+    if tried.failures.count(failure.kind) >= _MOST_TIMES.get(failure.kind, times + 1):
         return GiveUp(f"it was tried {times} times")
     patience_s = patience_s * 2 if is_loading else patience_s
     wait_s = _delay(failure, times, jitter=jitter)

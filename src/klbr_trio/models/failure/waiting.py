@@ -27,31 +27,37 @@ _EPOCH_S: Final = 1e9  # a number beyond it is a date, not a duration
 _EPOCH_MS: Final = 1e11
 
 
-def asked_to_wait(headers: Mapping[str, str], words: str) -> float | None:
+def asked_to_wait(headers: Mapping[str, str], words: str, *, limited: bool = True) -> float | None:
     """The seconds that the provider names, None if it names none.
 
     `Retry-After` counts before reset headers; of those the one whose budget is used up, else the
-    longest; then what the words say. Dates are measured against the answer's own `Date`, so that
+    shortest; then what the words say. Dates are measured against the answer's own `Date`, so that
     two clocks need not agree; without one they say nothing.
 
     Args:
         headers: The answer's headers, names in lower case.
         words: The provider's sentence.
+        limited: Whether a limit was hit; without one, reset headers and words mean nothing.
     """
     now = _date(headers.get("date", ""))
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     after = _seconds(headers.get("retry-after"), now)
-    if after is not None:
+    if after is not None or not limited:
         return after
-    resets = [
-        (headers.get(name.replace("reset", "remaining")) == "0", seconds)
+    resets = {
+        name: seconds
         for name in _RESETS
         if (seconds := _seconds(headers.get(name), now)) is not None
+    }
+    used_up = [
+        seconds
+        for name, seconds in resets.items()
+        if headers.get(name.replace("reset", "remaining")) == "0"
     ]
     if resets:
-        return max(resets)[1]
+        return max(used_up) if used_up else min(resets.values())
     found = _IN_WORDS.search(words)
     return duration(found[1]) if found else None
 

@@ -59,19 +59,20 @@ class _Lane:
     _pieces: list[str] = attrs.field(factory=list, init=False)
     _join: TextJoin = attrs.field(factory=TextJoin, init=False)
 
-    def feed(self, piece: str) -> list[Delta]:
-        return self._keep(self._join.feed(piece)) if piece else []
+    def feed(self, piece: str, shown: list[Delta]) -> None:
+        """Takes a piece; adds to `shown` what may be shown after it."""
+        if piece:
+            self._keep(self._join.feed(piece), shown)
 
-    def end(self) -> list[Delta]:
-        shown = self._keep(self._join.end())
+    def end(self, shown: list[Delta]) -> None:
+        """Nothing more comes: what was held back is added, and the text is whole."""
+        self._keep(self._join.end(), shown)
         self.text = "".join(self._pieces)
-        return shown
 
-    def _keep(self, piece: str) -> list[Delta]:
-        if not piece:
-            return []
-        self._pieces.append(piece)
-        return [(self.name, piece)]
+    def _keep(self, piece: str, shown: list[Delta]) -> None:
+        if piece:
+            self._pieces.append(piece)
+            shown.append((self.name, piece))
 
 
 @attrs.define(eq=False)
@@ -153,8 +154,10 @@ class Answer:
             # a JSON body with blank lines in it
             self._event(Event(("\n".join(self._stray),), framed=False, ended=False))
         text, reasoning = self._think.end()
-        self._shown += self._visible.feed(text) + self._visible.end()
-        self._shown += self._thought.feed(reasoning) + self._thought.end()
+        self._visible.feed(text, self._shown)
+        self._visible.end(self._shown)
+        self._thought.feed(reasoning, self._shown)
+        self._thought.end(self._shown)
         return self._take_shown()
 
     def reply(self, make_id: Callable[[], str] = made_up_id) -> Reply:
@@ -242,7 +245,9 @@ class Answer:
         self._usage = chunk.usage or self._usage
         if chunk.delta:
             self._say(read_words(chunk.delta))
-            self._calls.feed(call_fragments(chunk.delta))
+            fragments = call_fragments(chunk.delta)
+            if fragments:
+                self._calls.feed(fragments)
             self._opaque.feed(chunk.delta)
         if chunk.message:
             self._say(self._unsaid(read_words(chunk.message)))
@@ -261,11 +266,12 @@ class Answer:
         self._reasoning_field = self._reasoning_field or words.field
         if words.reasoning:
             self._reasonings.append(words.reasoning)
-            self._shown += self._thought.feed(words.reasoning)
+            self._thought.feed(words.reasoning, self._shown)
         if words.text:
             self._texts.append(words.text)
             text, reasoning = self._think.feed(words.text)
-            self._shown += self._thought.feed(reasoning) + self._visible.feed(text)
+            self._thought.feed(reasoning, self._shown)
+            self._visible.feed(text, self._shown)
 
     def _real_calls(self) -> list[GatheredCall]:
         return [call for call in self._calls.calls if not call.is_ghost]

@@ -8,7 +8,7 @@ empty or the text `null`, and errors wherever they stand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
@@ -41,8 +41,10 @@ class Chunk:
     @property
     def says_something(self) -> bool:
         """Whether the model moved: more than a role, an empty text or a count."""
-        moved = any(value for name, value in self.delta.items() if name != "role")
-        return moved or bool(self.message) or self.finish is not None
+        for name, value in self.delta.items():
+            if value and name != "role":
+                return True
+        return bool(self.message) or self.finish is not None
 
 
 @attrs.frozen
@@ -67,9 +69,10 @@ Item: TypeAlias = Done | Chunk | Broken | Garbage
 def read_event(event: Event) -> list[Item]:
     """What an event says; nothing for a heartbeat."""
     text = "\n".join(event.lines)
-    if text.strip() == DONE:
+    bare = text.strip()
+    if bare == DONE:
         return [Done()]
-    if not text.strip():
+    if not bare:
         return []
     if event.name == "error":
         return [Broken(_value_or_text(text))]
@@ -126,8 +129,8 @@ def is_error(body: Fields) -> bool:
     error = body.get("error")
     if error and isinstance(error, (str, dict, list)):
         return True
-    base = fields(body.get("base_resp"))
-    if base.get("status_code") not in (None, 0, "0", ""):
+    base = body.get("base_resp")
+    if isinstance(base, dict) and base.get("status_code") not in (None, 0, "0", ""):
         return True
     if body.get("choices"):
         return False
@@ -150,7 +153,7 @@ def _is_bad(code: object) -> bool:
 
 def _first_choice(choices: object) -> Fields:
     """The choice with index 0; one without an index counts as that."""
-    if isinstance(choices, Sequence) and not isinstance(choices, str):
+    if isinstance(choices, list):
         for choice in choices:
             if isinstance(choice, dict) and choice.get("index") in (None, 0, "0"):
                 return choice
@@ -170,10 +173,9 @@ def _finish(choice: Fields) -> str | None:
 
 
 def _usage(body: Fields, choice: Fields) -> Fields | None:
-    for holder in (body, choice, fields(body.get("x_groq"))):
-        usage = holder.get("usage")
+    for usage in (body.get("usage"), choice.get("usage"), body.get("x_groq")):
         if isinstance(usage, dict) and usage:
-            return usage
+            return fields(usage.get("usage")) if usage is body.get("x_groq") else usage
     return None
 
 
@@ -185,6 +187,8 @@ def fields(value: object) -> Fields:
 def call_fragments(holder: Fields) -> list[Fields]:
     """The call fragments of a delta or message."""
     calls = holder.get("tool_calls")
+    if not calls and "function_call" not in holder:
+        return []
     if isinstance(calls, dict):
         calls = [calls]
     found: list[Fields]

@@ -35,7 +35,8 @@ def read_words(holder: Fields) -> Words:
     field = None
     for name in REASONING_FIELDS:
         # the same reasoning may come under two names: the first one counts
-        found = _text_of(holder.get(name), _THINKING_KEYS)
+        value = holder.get(name)
+        found = _text_of(value, _THINKING_KEYS) if value else ""
         if found:
             return Words(text, reasoning or found, name)
     details = holder.get("reasoning_details")

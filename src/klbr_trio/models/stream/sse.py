@@ -111,6 +111,9 @@ class EventDecoder:
             self._dispatch(events)
             return
         self._size += len(line)
+        if line.startswith(b"data: "):  # the usual case
+            self._data.append(line[6:].decode("utf-8", "replace"))
+            return
         text = line.decode("utf-8", "replace")
         field, colon, value = text.partition(":")
         value = value.removeprefix(" ")
@@ -129,4 +132,5 @@ class EventDecoder:
             events.append(Event(tuple(self._data), self._name, ended=ended))
         if self._bare:
             events.append(Event(tuple(self._bare), self._name, framed=False, ended=ended))
-        self._data, self._bare, self._name, self._size = [], [], "", 0
+            self._bare = []
+        self._data, self._name, self._size = [], "", 0
