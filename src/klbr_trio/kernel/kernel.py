@@ -60,7 +60,7 @@ class Kernel:
         """Set once it is known that the kernel ends, and why."""
         self._gone = trio.Event()
 
-    def __repr__(self) -> str:  # type: ignore[explicit-override]  # `override` is of 3.12
+    def __repr__(self) -> str:
         threads, tasks = self._left_behind
         state = "busy" if self.busy else "idle"
         if self.why is not None:
@@ -170,6 +170,8 @@ class Kernel:
                     {"op": "run", "cell": cell.number, "code": printable(code)}
                 )
             await cell.calls_within(limit_s, answer)
+        else:
+            cell.abandon()
         if not cell.ended:
             cell.break_limit(f"it ran longer than its limit of {limit_s:g} s")
             self.interrupt()

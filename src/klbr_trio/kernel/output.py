@@ -151,13 +151,16 @@ class Output:
 
     async def pump(self) -> None:
         """Reads until every process has closed its end."""
+        owed = 0
         while True:
             await trio.lowlevel.wait_readable(self._fd)
             data = self._read(_READ)
             if data == b"":
                 return
-            if data and self._since > _FREE:
-                await trio.sleep(len(data) / _SLOWED_PER_SECOND)
+            owed += len(data or b"") if self._since > _FREE else 0
+            if owed > _SLOWED_PER_SECOND // 100:
+                await trio.sleep(owed / _SLOWED_PER_SECOND)
+                owed = 0
 
     def close(self) -> None:
         """Takes what the dead processes have left in the pipe, and closes it."""

@@ -51,8 +51,8 @@ class Cells:
 
     def prepare(self) -> None:
         """Puts right what the last cell has left in disorder."""
-        for name, module in self._modules.items():
-            sys.modules.setdefault(name, module)
+        for name in self._modules.keys() - sys.modules.keys():
+            sys.modules[name] = self._modules[name]
         self._stdio.restore()
         self._loop.ensure()
         self._interrupts.arm()

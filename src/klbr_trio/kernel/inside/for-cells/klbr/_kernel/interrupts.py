@@ -33,6 +33,8 @@ class Interrupts:
         self._late = False
         self.task: asyncio.Task[object] | None = None
         """The running cell's task, if it has one."""
+        self.wanted: object = None
+        """The last cell that the host wanted to be interrupted; set by the channel's thread."""
         self.delivered = False
         """Whether the running cell was interrupted."""
 
@@ -58,6 +60,11 @@ class Interrupts:
             self._missed = False
             self.delivered = True
             raise KeyboardInterrupt
+
+    def expect(self, cell: int) -> None:
+        """Cell `cell` is the running one; an interrupt that has come before it did counts."""
+        if self.wanted == cell:
+            self._missed = True
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:

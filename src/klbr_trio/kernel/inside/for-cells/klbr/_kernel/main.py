@@ -42,7 +42,7 @@ def serve(*, channel: int, inside: str) -> None:
     calls.tell(_opening(link.receive(), inside=inside))
     jobs: Jobs[Message] = Jobs(loop)
     reader = threading.Thread(
-        target=_read, args=(link, calls, jobs), name="klbr channel", daemon=True
+        target=_read, args=(link, calls, jobs, interrupts), name="klbr channel", daemon=True
     )
     reader.start()
     while True:
@@ -50,6 +50,7 @@ def serve(*, channel: int, inside: str) -> None:
         number = int(job["cell"])  # type: ignore[call-overload]
         cells.prepare()
         calls.begin(number)
+        interrupts.expect(number)
         calls.end(cells.run(number, str(job["code"])))
 
 
@@ -66,7 +67,7 @@ def _opening(start: Message, *, inside: str) -> Message:
     return {"op": "hello", "protocol": 1, "python": version, "digest": digest}
 
 
-def _read(link: Channel, calls: Calls, jobs: Jobs[Message]) -> None:
+def _read(link: Channel, calls: Calls, jobs: Jobs[Message], interrupts: Interrupts) -> None:
     """The channel's thread: answers reach any event loop, interrupts a busy main thread."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     while True:
@@ -75,9 +76,11 @@ def _read(link: Channel, calls: Calls, jobs: Jobs[Message]) -> None:
             jobs.put(message)
         elif message["op"] == "reply":
             calls.answer(message)
-        elif message["op"] == "interrupt" and message["cell"] == calls.cell:
-            # The group first: that frees a cell which waits for a subprocess. The second call
-            # reaches one that waits in C's system(), which ignores the signal. Both are one to
-            # Python, since no other thread can run between them.
-            os.killpg(os.getpgrp(), signal.SIGINT)
-            _thread.interrupt_main()
+        elif message["op"] == "interrupt":
+            interrupts.wanted = message["cell"]
+            if message["cell"] == calls.cell:
+                # The group first: that frees a cell which waits for a subprocess. The second call
+                # reaches one that waits in C's system(), which ignores the signal. Both are one
+                # to Python, since no other thread of this process can run between them.
+                os.killpg(os.getpgrp(), signal.SIGINT)
+                _thread.interrupt_main()

@@ -24,7 +24,8 @@ class Source:
 
     def __init__(self, text: str, *, name: str) -> None:
         """Compiles `text`; raises SyntaxError, ValueError, RecursionError or MemoryError."""
-        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        lines = [f"{line}\n" for line in text.splitlines()]  # as linecache has them
+        linecache.cache[name] = (len(text), None, lines, name)
         tree = compile(text, name, "exec", _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self.statements = _compile(tree, name, "exec") if tree.body else None

@@ -24,13 +24,13 @@ class PipeWriter(io.BufferedIOBase):
         self._fd = fd
         self.name = name
 
-    def fileno(self) -> int:  # type: ignore[explicit-override]  # `override` is of 3.12
+    def fileno(self) -> int:
         return self._fd
 
-    def writable(self) -> bool:  # type: ignore[explicit-override]  # `override` is of 3.12
+    def writable(self) -> bool:
         return True
 
-    def write(self, data: object) -> int:  # type: ignore[explicit-override]  # `override` is of 3.12
+    def write(self, data: object) -> int:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # whatever has a buffer
         rest = view
         while rest:
