@@ -8,7 +8,7 @@ looks odd is run; a text that somebody may mean is sent as it is.
 to take instead; `Refused("why")` stops it, and the model is told why.
 """
 
-# ruff: noqa: INP001 (the kernel loads this file by its path)
+
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ recall()                    # everything, as a dict
 forget("ada.language")
 """
 
-# ruff: noqa: INP001 (the kernel puts this folder on the path)
+
 
 from __future__ import annotations
 
