@@ -444,7 +444,7 @@ ERRORS: Final = [
     Case("after a finish reason", sse(chunk({"content": "x"}), STOP, {"error": {"message": "full"}}), Fails("BROKE_OFF", "full")),
     Case("in a choice", sse({"choices": [{"error": {"message": "full", "code": 502}, "finish_reason": "error"}]}), Fails("BROKE_OFF", "full")),
     Case("as the name of the event", b'event: error\ndata: {"message": "down", "status": 500}\n\n', Fails("BROKE_OFF", "down")),
-    Case("as the name, in plain words", b"event: error\ndata: out of order\n\n", Fails("BROKE_OFF", "out of order")),
+    Case("as the name, in plain words", b"event: error\ndata: no such model\n\n", Fails("REFUSED", "no such model")),
     Case("as the name of the field", b'error: {"code": 400, "message": "bad ask"}\n\n' + sse(), Fails("REFUSED", "bad ask")),
     Case("without framing", b'{"error": {"code": 400, "message": "bad ask"}}', Fails("REFUSED", "bad ask")),
     Case("without framing, in lines", b'{\n "error": {\n  "code": 400,\n  "message": "bad ask"\n }\n}\n', Fails("REFUSED", "bad ask")),

@@ -78,11 +78,35 @@ REFUSALS: Final = [
     Refusal(500, error("Post \"http://x\": context deadline exceeded"), "BROKE_OFF", "deadline"),
     Refusal(500, error("context canceled"), "BROKE_OFF", "context canceled"),
     Refusal(400, error("max_tokens is too large: this model gives at most 4096 completion tokens"), "REFUSED", "max_tokens"),
+    Refusal(400, error("Your input exceeds the context window of this model"), "CONTEXT", "exceeds"),
+    Refusal(400, error("The decoder prompt (length 9000) is longer than the maximum model length of 8192"), "CONTEXT", "decoder"),
+    Refusal(422, error("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096"), "CONTEXT", "inputs"),
+    Refusal(400, error("This model's maximum prompt length is 131072 but the request contains 537812 tokens"), "CONTEXT", "prompt length"),
+    Refusal(400, error("Invalid request: Your request exceeded model token limit: 262144"), "CONTEXT", "token limit"),
+    Refusal(400, error("Prompt exceeds max length", code="1261"), "CONTEXT", "max length"),
+    Refusal(400, error("Range of input length should be [1, 30720]"), "CONTEXT", "input length"),
+    Refusal(400, error("Prompt length 9000 is greater than max_seq_len 8192"), "CONTEXT", "max_seq_len"),
+    Refusal(400, error("too many tokens: the number of tokens in the prompt cannot exceed 4081"), "CONTEXT", "too many"),
+    Refusal(400, error("input length and max_tokens exceed context limit: 190000 + 20000 > 200000"), "CONTEXT", "exceed"),
+    Refusal(400, error("Trying to keep the first 6000 tokens when context the overflows"), "CONTEXT", "overflows"),
+    Refusal(504, error("the request took too long"), "BROKE_OFF", "took too long"),
+    Refusal(431, error("Request header fields are too large"), "REFUSED", "header"),
+    Refusal(400, error("Your credit balance is too low to use this API"), "REFUSED", "balance", elsewhere=True),
+    # the model's name, whatever the status
+    Refusal(400, error("x/y is not a valid model ID"), "REFUSED", "valid model", elsewhere=True),
+    Refusal(400, error("The model `x` does not exist or you do not have access to it"), "REFUSED", "`x`", elsewhere=True),
+    # a server without an option it needs
+    Refusal(500, error("tools param requires --jinja flag"), "REFUSED", "--jinja"),
+    Refusal(400, error('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'), "REFUSED", "requires"),
     # the model's slip
+    Refusal(500, error("Failed to parse input at pos 28: <tool_call>{"), "SLIP", "Failed to parse"),
     Refusal(400, error("bad call", code="tool_use_failed", failed_generation="<x>"), "SLIP", "bad call"),
     Refusal(500, error("could not parse the tool call, it begins with: import sys"), "SLIP", "could not parse"),
     Refusal(500, error("error parsing tool call: raw='{'"), "SLIP", "parsing tool call"),
+    Refusal(500, error("unexpected tokens remaining in message header"), "BROKE_OFF", "tokens remaining"),
     # what the request had too much
+    Refusal(400, error("Unrecognized request argument supplied: stream_options"), "FIELD", "stream_options", field="stream_options"),
+    Refusal(422, json.dumps({"detail": [{"loc": ["body", "messages", 1, "reasoning_content"], "msg": "Extra inputs are not permitted"}]}), "FIELD", "reasoning_content", field="reasoning_content"),
     Refusal(422, json.dumps({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}), "FIELD", "body.stream_options: Extra inputs", field="stream_options"),
     Refusal(400, error("Unknown request field: stream_options"), "FIELD", "stream_options", field="stream_options"),
     Refusal(400, error("reasoning_content is not supported in the input"), "FIELD", "reasoning_content", field="reasoning_content"),
@@ -103,7 +127,7 @@ def test_a_refusal_is_classified(refusal: Refusal) -> None:
     assert refusal.words in failure.words
     assert failure.field == refusal.field
     assert failure.elsewhere == refusal.elsewhere
-    assert "<" not in failure.words
+    assert "</" not in failure.words
     assert '{"' not in failure.words
 
 
