@@ -232,7 +232,16 @@ class WorkItem:
 
     def with_session(self, session_id: str) -> WorkItem:
         """The same item, of that session."""
-        return attrs.evolve(self, session_id=str(session_id))
+        return WorkItem(
+            self.id,
+            self.purpose,
+            self.cause,
+            self.consequence,
+            self.provenance,
+            self.created_ms,
+            str(session_id),
+            self.status,
+        )
 
 
 __all__ = [

@@ -21,6 +21,9 @@ T = TypeVar("T")
 MAX_INT: Final = 2**53
 """Integers on the wire lie within ±2^53, where every JSON reader keeps them exact."""
 
+# Made once: `json.dumps` would make one a call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 MAX_DEPTH: Final = 64
 """How deep stored JSON may be nested: far below what any reader's stack takes."""
 
@@ -52,22 +55,20 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401
 
 def dumps(value: object) -> str:
     """Compact JSON; refuses NaN and Infinity with ValueError."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def is_deeper(value: object, levels: int) -> bool:
     """Whether lists and objects are nested deeper than `levels` in `value`, which has no cycle."""
-    level = [value]
+    level = [[value]]
     for _ in range(levels + 1):
         level = [
-            child
+            list(child.values() if isinstance(child, dict) else child)
             for parent in level
-            if isinstance(parent, dict | list | tuple)
-            for child in (parent.values() if isinstance(parent, dict) else parent)
+            for child in parent
+            if isinstance(child, dict | list | tuple)
         ]
-        if not level:
-            return False
-    return True
+    return bool(level)
 
 
 class _NotJson(ValueError):
