@@ -7,7 +7,6 @@ effect happened once, every deadline fired once, and the store is sound.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -58,9 +57,8 @@ async def running(
 ) -> AsyncGenerator[tuple[subprocess.Popen[str], str | None]]:
     """The service as a process, and its address; None if it ended before it served."""
     command = [sys.executable, str(SERVICE), str(state), url, *([point] if point else [])]
-    environment = {**os.environ, "PYTHONPATH": str(SERVICE.parents[1])}
     with subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond, and the loop has nothing else to do
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
             assert process.stdout is not None
