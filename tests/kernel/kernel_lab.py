@@ -141,6 +141,7 @@ def open_descriptors() -> int:
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for something that other processes do."""
     with trio.fail_after(CEILING_S):
+        await trio.lowlevel.checkpoint()
         while not condition():  # noqa: ASYNC110  # they ring no bell
             await trio.sleep(0.002)
 

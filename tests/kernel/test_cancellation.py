@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-import trio.lowlevel
 from kernel_lab import (
     CEILING_S,
     CONFIG,
@@ -17,6 +16,7 @@ from kernel_lab import (
     own_children,
     processes_of,
     run_kernel_in,
+    until,
 )
 
 from klbr_trio.kernel.marks import marked
@@ -104,8 +104,7 @@ async def test_a_cancelled_supervisor_ends_a_running_cell_with_the_reason(tmp_pa
                 errors.append((await lab.run("while True: pass")).error)
 
             cells.start_soon(run)
-            while not lab.kernel.busy:
-                await trio.lowlevel.checkpoint()
+            await until(lambda: lab.kernel.busy)
             kernels.cancel_scope.cancel()
         assert marked(mark) == []
     assert errors == ["the kernel was shut down"]
@@ -124,8 +123,7 @@ async def test_a_death_during_a_call_gives_the_call_up(lab: Lab) -> None:
 async def test_only_one_cell_at_a_time(lab: Lab) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lab.run, "import time; time.sleep(1000)")
-        while not lab.kernel.busy:
-            await trio.lowlevel.checkpoint()
+        await until(lambda: lab.kernel.busy)
         with pytest.raises(trio.BusyResourceError):
             await lab.run("1 + 1")
         lab.kernel.interrupt()

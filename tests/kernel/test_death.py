@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.lowlevel
-from kernel_lab import CEILING_S, daemons, make_spec, open_lab
+from kernel_lab import CEILING_S, daemons, make_spec, open_lab, until
 
 from klbr_trio.kernel.marks import marked
 
@@ -184,7 +184,9 @@ async def test_one_kernels_violation_does_not_touch_another(tmp_path: Path) -> N
 
 async def test_a_forked_child_that_falls_out_of_a_cell_ends(lab: Lab) -> None:
     mark = lab.mark()
-    result = await lab.run("import os\npid = os.fork()\nprint('child' if pid == 0 else 'parent')")
+    result = await lab.run(
+        "import os\npid = os.fork()\nos.write(1, b'child\\n' if pid == 0 else b'parent\\n')"
+    )
     assert result.ok
     waited = await lab.run("os.waitpid(pid, 0)")
     assert {"child", "parent"} <= {*result.output.split(), *waited.output.split()}
@@ -205,8 +207,7 @@ async def test_the_cells_that_wait_are_told_at_once(lab: Lab) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         with trio.fail_after(CEILING_S):
-            while not lab.kernel.busy:
-                await trio.lowlevel.checkpoint()
+            await until(lambda: lab.kernel.busy)
             await lab.kernel.kill("the operator wants it")
     assert results[0].error == results[0].died == "the operator wants it"
     assert marked(mark) == []

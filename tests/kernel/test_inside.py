@@ -144,11 +144,10 @@ def test_big_values_are_shown_in_part(value: object) -> None:
     assert len(value_text(value)) < 70_000
 
 
-def test_a_scan_finds_the_same_children_as_the_system_does() -> None:
+def test_a_scan_finds_the_children_of_a_process() -> None:
     children = [subprocess.Popen(["sleep", "100"]) for _ in range(3)]
     try:
         assert {child.pid for child in children} <= set(WARDEN["scan"]()[os.getpid()])
-        assert {child.pid for child in children} <= set(WARDEN["family"]()(os.getpid()))
     finally:
         for child in children:
             child.kill()

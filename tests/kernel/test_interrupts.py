@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-import trio.lowlevel
 from kernel_lab import CEILING_S, daemons
 
 from klbr_trio.kernel.marks import marked
@@ -80,7 +79,7 @@ async def test_an_interrupt_before_the_first_line_counts(lab: Lab) -> None:
     for _ in range(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
-            while not lab.kernel.busy:
+            while not lab.kernel.busy:  # the very next moment is wanted
                 await trio.lowlevel.checkpoint()
             lab.kernel.interrupt()
     assert ["the cell was interrupted" in error for error in errors] == [True] * 20

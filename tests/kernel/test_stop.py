@@ -54,7 +54,8 @@ async def kill_while_running(lab: Lab, code: str) -> Killed:
         nursery.start_soon(lab.run, "import os; os.write(1, b'!')\n" + code)
         await until(lambda: bool(lab.live))
         with trio.fail_after(CEILING_S):
-            return await lab.kernel.kill("stopped")
+            killed = await lab.kernel.kill("stopped")
+    return killed
 
 
 async def test_daemons_in_sessions_of_their_own_end_too(lab: Lab) -> None:

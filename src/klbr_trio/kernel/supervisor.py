@@ -16,7 +16,7 @@ from klbr_trio.kernel.warden import END_S, Killed, launch
 
 if TYPE_CHECKING:
     from klbr_trio.kernel.config import KernelSpec, WorkerConfig
-    from klbr_trio.kernel.warden import Launched, Warden
+    from klbr_trio.kernel.warden import Warden
 
 logger = logging.getLogger("klbr_trio.kernel")
 
@@ -67,7 +67,11 @@ async def run_kernel(
         logger.exception("a kernel's supervisor failed", extra={"action": "kernel_failed"})
         kernel.doom("an internal error of the service")
     finally:
-        await _bury(kernel, launched, channel=channel, output=output)
+        kernel.doom("the kernel was shut down")
+        killed = Killed(processes=0, survivors=(launched.warden.pid,), ms=END_S * 1000)
+        with trio.move_on_after(END_S, shield=True):
+            killed = await launched.warden.end()
+        _bury(kernel, killed, warden=launched.warden, channel=channel, output=output)
     if not ready:
         raise KernelStartFailed(_start_failure(kernel, output))
 
@@ -125,16 +129,16 @@ async def _watch_worker(kernel: Kernel, channel: Channel, warden: Warden) -> Non
     kernel.doom(warden.how_worker_ended() or "", by_itself=True)
 
 
-async def _bury(kernel: Kernel, launched: Launched, *, channel: Channel, output: Output) -> None:
-    """Nothing of the kernel is alive or open."""
-    kernel.doom("the kernel was shut down")
-    killed = Killed(processes=0, survivors=(launched.warden.pid,), ms=END_S * 1000)
-    with trio.move_on_after(END_S, shield=True):
-        killed = await launched.warden.end()
+def _bury(
+    kernel: Kernel, killed: Killed, *, warden: Warden, channel: Channel, output: Output
+) -> None:
+    """Nothing of the kernel is open, and everyone who waits for its end is told."""
     if killed.survivors:
-        logger.error("processes survive a kernel: %s", killed.survivors)
+        logger.error(
+            "processes survive a kernel: %s", killed.survivors, extra={"action": "kernel_survives"}
+        )
     output.close()
     channel.close()
-    launched.warden.close()
+    warden.close()
     logger.info("a kernel is gone: %s", kernel.why, extra={"action": "kernel_gone"})
     kernel.bury(killed)

@@ -1,5 +1,5 @@
 # Importing pathlib would be a good part of this process's start.
-# ruff: noqa: PTH110, PTH123, PTH208
+# ruff: noqa: PTH123, PTH208
 """The process between the host and one worker: it outlives the worker and leaves nothing alive.
 
 Started by path: `python -I -S warden.py CONTROL CHANNEL HOST_PID MARK WORKER_ARGV...`.
@@ -23,15 +23,10 @@ import select
 import signal
 import sys
 
-TYPE_CHECKING = False  # importing `typing` would cost a third of this process's start
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_RLIMIT_LOCKS = (
-    10  # has had no effect since Linux 2.4, is inherited through fork and exec, readable
-)
+# Has had no effect since Linux 2.4, is inherited through fork and exec, and can be read.
+_RLIMIT_LOCKS = 10
 _PASS_S = 0.001  # a pass of the kill loop is repeated at least this often until nothing is left
 _HARMLESS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -39,18 +34,6 @@ _HARMLESS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signa
 def prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
-
-
-def listed_children(pid: int) -> list[int]:
-    """The children of `pid`, read from its threads' own lists."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found.extend(map(int, file.read().split()))
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # ended meanwhile; its children are the warden's now
-    return found
 
 
 def scan() -> dict[int, list[int]]:
@@ -73,32 +56,17 @@ def scan() -> dict[int, list[int]]:
     return by_parent
 
 
-def family() -> Callable[[int], Sequence[int]]:
-    """A function from a process to its children.
-
-    Not every kernel has the lists (CONFIG_PROC_CHILDREN); without them it answers from one scan.
-    """
-    if os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return listed_children
-    by_parent = scan()
-    return lambda pid: by_parent.get(pid, ())
-
-
 def kill_below(top: int) -> None:
-    """Sends SIGKILL to every descendant of `top` that can be seen, parents first.
+    """Sends SIGKILL to every descendant of `top` that one scan finds, parents first.
 
-    A process that has been sent SIGKILL can't fork any more, so its list is complete when it is
-    read afterwards, and it can't reap, so the numbers in it still belong to those children. What
-    a single scan misses is found by the next pass.
+    What is forked meanwhile, and by a process that has not been reached, is for the next pass.
     """
-    children = family()
+    by_parent = scan()
     parents = [top]
     while parents:
-        for pid in children(parents.pop()):
-            try:
+        for pid in by_parent.get(parents.pop(), ()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
             parents.append(pid)
 
 
@@ -133,6 +101,7 @@ class Warden:
                 return  # it died before the call above; `finally` still ends this process
             os.setpgid(0, 0)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker has its own handler
+            os.nice(5)  # the warden must get its turn among all that the worker starts
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")
             os.set_inheritable(channel, True)  # noqa: FBT003
