@@ -75,6 +75,7 @@ class Cells:
         """
         means = self._means
         entry = means.entry
+        await self.settle_kernel()
         kernel = await entry.kernels.get(means.release)
         asked = _Asked(self._turn, means, self._speech, call, entry.runtime.hook_epoch)
         result = await kernel.run(
@@ -87,10 +88,28 @@ class Cells:
             timeout_s=seconds,
         )
         gone = None
-        if result.died is not None and entry.kernels.kernel is kernel:
-            entry.kernels.forget()
+        if result.died is not None and entry.kernels.is_of(kernel):
+            entry.kernels.announced()
             gone = "died"
         return CellDone(_finished(call, result), asked.intention if result.ok else None, gone)
+
+    async def settle_kernel(self) -> None:
+        """The log tells of a kernel that is gone, or runs another release, before it is missed.
+
+        Durability: `kernel.reset` is committed when this returns, if it was due.
+        Cancellation: what was not written is written when this is called again.
+        """
+        means = self._means
+        slot = means.entry.kernels
+        if slot.runs_other_than(means.release.digest):
+            await slot.kill("the behaviour changed", unannounced="release")
+        why = slot.take_note()
+        if why is None:
+            return
+        row = means.store.row(self._turn.session_id)
+        if row is not None and row.kernel_boot is not None:
+            await means.store.kernel_gone(self._turn.session_id, why=why)
+        slot.announced()
 
 
 @attrs.define(eq=False)
@@ -110,6 +129,8 @@ class _Asked:
         Raises:
             CallRefused: The text becomes the cell's exception.
         """
+        if self._means.entry.runtime.hook_epoch != self._hook_epoch:
+            raise CallRefused("the kernel was reset; nothing that this cell asks for is done")
         if target == SEND:
             return await self._send(args.get("text"))
         if target == WAIT:

@@ -11,9 +11,9 @@ from typing import Final
 import attrs
 import trio
 
-from klbr_trio.errors import SessionStopped, StoreError, StoreUnavailable, UnknownSession
+from klbr_trio.errors import SessionStopped, StoreError, UnknownSession
 from klbr_trio.sessions.registry import SessionRegistry
-from klbr_trio.sessions.runner import Agent, start_runner
+from klbr_trio.sessions.runner import Agent, settle_unsettled, start_runner
 
 _LOG: Final = logging.getLogger("klbr_trio.sessions")
 
@@ -57,10 +57,11 @@ class _Driver:
                 await self._back_off()
             else:
                 self._failures = 0
-            await self._settle()
-            for session_id in wakeful.take():
+            wakeful.look()
+            await settle_unsettled(self._registry)
+            while self._registry.running < MAX_RUNNERS and (session_id := wakeful.next()):
                 self._start(session_id)
-            await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
 
     async def _back_off(self) -> None:
         """The store could not be written: wait, longer each time."""
@@ -68,21 +69,9 @@ class _Driver:
         self._failures += 1
         await trio.sleep(pause)
 
-    async def _settle(self) -> None:
-        """Interrupt attempts whose own interrupt could not be written."""
-        wakeful = self._registry.wakeful
-        for session_id, attempt_id in wakeful.take_unsettled():
-            try:
-                await self._registry.store.interrupt(session_id, attempt_id, why="aborted")
-            except StoreUnavailable:
-                wakeful.unsettled(session_id, attempt_id)
-
     def _start(self, session_id: str) -> None:
-        """Start the session's runner if it is due one and there is a place."""
+        """Start the session's runner, if it is due one."""
         registry = self._registry
-        if registry.running >= MAX_RUNNERS:
-            registry.wakeful.wait_for_place(session_id)
-            return
         try:
             start_runner(registry, registry.entry(session_id), self._agent)
         except (SessionStopped, UnknownSession) as exc:

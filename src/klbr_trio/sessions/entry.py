@@ -41,7 +41,10 @@ class SessionEntry:
 
     Attributes:
         release: The release last given for the session in this process.
-        refusal: Why it takes nothing new, though the store does not say so, or None.
+        budget_chars: How long a prompt its model took when a longer one was too long.
+        stop_failed: Why it takes nothing new since its Stop could not be stored, or None.
+        stopping: The stops that are being carried out.
+        resetting: Held by a reset that is being carried out.
     """
 
     session_id: str
@@ -52,7 +55,9 @@ class SessionEntry:
     _state: SessionState
     _restored_wait: int | None
     release: Release | None = None
-    refusal: str | None = None
+    budget_chars: int | None = None
+    stop_failed: str | None = None
+    _closed: str | None = None
     stopping: list[trio.Event] = attrs.field(factory=list)
     resetting: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock)
 
@@ -67,6 +72,15 @@ class SessionEntry:
         )  # fmt: skip
         entry.follow(row)
         return entry
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it takes nothing new, though the store does not say so, or None."""
+        return self.stop_failed or self._closed
+
+    def close(self, why: str) -> None:
+        """It takes nothing new in this process any more."""
+        self._closed = self._closed or why
 
     def __repr__(self) -> str:
         runner = self.runners.active
@@ -137,11 +151,11 @@ class SessionEntry:
         active = self.runners.active is not None
         await self.runners.abort("aborted")
         if active:
-            await self.kernels.kill("the turn was aborted")
+            await self.kernels.kill("the turn was aborted", unannounced="died")
 
     async def quiesce(self, store: Store) -> None:
         """Nothing of the session runs any more, and nothing will; what it can resume is kept."""
-        self.refusal = self.refusal or "the service is shutting down"
+        self.close("the service is shutting down")
         await self.runners.quiesce("shutdown")
         await self.kernels.kill("the service was shut down")
         row = store.row(self.session_id)

@@ -20,34 +20,58 @@ class KernelSlot:
     """The place of one session's kernel.
 
     Kernels run in the registry's nursery: they outlive turns, not their session's Stop.
+
+    Attributes:
+        unannounced: Why a kernel is gone that the log still believes in, or None: `died`,
+            `release`, or at the first turn `restart`, since an earlier registry of this
+            store may have had one.
     """
 
     _nursery: trio.Nursery
     _config: WorkerConfig
     _workspace: Path
+    unannounced: str | None = "restart"
     _kernel: Kernel | None = None
+    _dying: Kernel | None = None
     _start: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock)
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel that was last started, alive or dead, until it is forgotten."""
-        return self._kernel
+        """The living kernel, or None."""
+        return self._kernel if self._kernel is not None and self._kernel.alive else None
 
-    def has_died(self) -> bool:
-        """Whether there was a kernel and it is gone, unannounced."""
-        return self._kernel is not None and not self._kernel.alive
+    @property
+    def process(self) -> int | None:
+        """The process id of a kernel that is not known to be gone."""
+        kernel = self._kernel or self._dying
+        return None if kernel is None else kernel.pid
 
     def runs_other_than(self, digest: str) -> bool:
         """Whether a living kernel runs another release."""
-        kernel = self._kernel
-        return kernel is not None and kernel.alive and kernel.digest != digest
+        return self.kernel is not None and self.kernel.digest != digest
 
-    def forget(self) -> None:
-        """The kernel's end has been announced; the next cell gets a fresh one."""
-        self._kernel = None
+    def take_note(self) -> str | None:
+        """Why a kernel is gone unannounced, now that its end is looked for."""
+        if self._kernel is not None and not self._kernel.alive:
+            self._let_go()
+            self.unannounced = "died"
+        return self.unannounced
+
+    def is_of(self, kernel: Kernel) -> bool:
+        """Whether `kernel` is still the session's: nobody has killed it on purpose."""
+        return self._kernel is kernel
+
+    def announced(self) -> None:
+        """The log says that the last kernel is gone; the next cell gets a fresh one."""
+        if self._kernel is not None and not self._kernel.alive:
+            self._let_go()
+        self.unannounced = None
+
+    def _let_go(self) -> None:
+        self._kernel, self._dying = None, self._kernel
 
     async def get(self, release: Release) -> Kernel:
-        """A living kernel that runs `release`.
+        """A living kernel that runs `release`; at most one of the session lives at a time.
 
         Raises:
             KernelStartFailed: None came up.
@@ -55,22 +79,37 @@ class KernelSlot:
         Cancellation: a kernel that was being started is gone.
         """
         async with self._start:
-            kernel = self._kernel
-            if kernel is None or not kernel.alive:
+            if self._kernel is not None and not self._kernel.alive:
+                self._let_go()
+            if self._kernel is None:
+                if self._dying is not None:
+                    await self._dying.wait_dead()
+                    self._dying = None
                 spec = KernelSpec(
                     workspace=self._workspace, release=release.path, digest=release.digest
                 )
-                kernel = await self._nursery.start(run_kernel, self._config, spec)
-                self._kernel = kernel
-            return kernel
+                self._kernel = await self._nursery.start(run_kernel, self._config, spec)
+            assert self._kernel is not None
+            return self._kernel
 
-    async def kill(self, why: str) -> Killed | None:
-        """The kernel and everything it started are gone; None if there was none."""
-        kernel = self._kernel
+    async def kill(self, why: str, *, unannounced: str | None = None) -> Killed | None:
+        """The kernel and everything it started are gone; None if there was none.
+
+        Args:
+            why: What a cell that runs is told.
+            unannounced: The `why` of the `kernel.reset` that is still to be written.
+
+        Cancellation: the kill goes on.
+        """
+        kernel = self._kernel or self._dying
         if kernel is None:
             await trio.lowlevel.checkpoint()
             return None
+        # At once, so that a turn whose cell ends by this knows that it was on purpose.
+        if self._kernel is not None:
+            self._let_go()
+            self.unannounced = unannounced or self.unannounced
         killed = await kernel.kill(why)
-        if self._kernel is kernel:
-            self._kernel = None
+        if self._dying is kernel:
+            self._dying = None
         return killed

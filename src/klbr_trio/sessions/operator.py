@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
-from klbr_trio.errors import KernelError, StoreError, StoreUnavailable
+from klbr_trio.errors import KernelError, RegistryClosed, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from klbr_trio.sessions.entry import SessionEntry
     from klbr_trio.store import Store
 
@@ -17,6 +20,9 @@ _LOG: Final = logging.getLogger("klbr_trio.sessions")
 
 ANSWER_S: Final = 5.0
 """An operator is answered within this time, whatever still lives."""
+
+COMMIT_S: Final = 2.0
+"""What a Stop's commit gets before everything is killed without it: > a slow commit."""
 
 STOPPED: Final = "the operator stopped the session"
 RESET: Final = "the kernel was reset by the operator"
@@ -26,76 +32,154 @@ class SurvivorsLeft(KernelError):
     """Something of a session could not be ended in time; the message names it."""
 
 
-async def stop_session(store: Store, entry: SessionEntry) -> None:
+@attrs.define(eq=False)
+class Errand:
+    """An operator's order; it is carried out to its end, though it may be answered before."""
+
+    _answered: trio.Event = attrs.field(factory=trio.Event)
+    _failure: Exception | None = None
+
+    def answer(self, failure: Exception | None = None) -> None:
+        """Tell whoever waits; the first answer counts."""
+        if not self._answered.is_set():
+            self._failure = failure
+            self._answered.set()
+
+    async def carry_out(
+        self, order: Callable[[Store, SessionEntry, Errand], Awaitable[None]],
+        store: Store, entry: SessionEntry,
+    ) -> None:  # fmt: skip
+        """The order is carried out, and answered in time."""
+        try:
+            await order(store, entry, self)
+        except Exception as exc:  # noqa: BLE001 - handed to whoever gave the order
+            self.answer(exc)
+        finally:
+            self.answer(RegistryClosed("the registry was shut down before this was done"))
+
+    async def wait(self) -> None:
+        """Return when the order is answered; raise what went wrong.
+
+        Cancellation: the order goes on.
+        """
+        await self._answered.wait()
+        if self._failure is not None:
+            raise self._failure
+
+
+async def stop_session(store: Store, entry: SessionEntry, errand: Errand) -> None:
     """The session is stopped, and nothing that it started lives.
 
-    Raises:
-        UnknownSession: No such session was ever made.
-        StoreUnavailable: The commit failed; everything was killed all the same.
-        SurvivorsLeft: Something still lives after `ANSWER_S`.
+    If its commit fails, or takes too long, everything is killed all the same and the
+    session takes nothing more in this process.
     """
+    answer_at = trio.current_time() + ANSWER_S
     ended = trio.Event()
     entry.stopping.append(ended)
-    failure: StoreError | None = None
+    commit = _StopCommit()
     try:
-        with trio.move_on_after(ANSWER_S) as answer:
-            try:
-                await store.stop(entry.session_id)
-            except StoreError as exc:
-                failure = exc
-                entry.refusal = f"its stop could not be stored: {exc}"
-            await _end_everything(entry)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit.run, store, entry)
+            with trio.move_on_after(COMMIT_S):
+                await commit.over.wait()
+            if not commit.over.is_set():
+                entry.stop_failed = "its stop could not be stored yet"
+            alive = await _end_everything(entry, answer_at)
+            errand.answer(_stop_failure(commit, alive))
     finally:
         entry.stopping.remove(ended)
         ended.set()
-    if answer.cancelled_caught:
-        raise SurvivorsLeft(_survivors(entry))
-    if failure is not None:
-        raise StoreUnavailable(
-            f"everything it ran was killed, but the stop could not be stored: {failure}"
-        ) from failure
-    entry.refusal = None
 
 
-async def _end_everything(entry: SessionEntry) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(entry.runners.abort, "stopped")
-        nursery.start_soon(_kill, entry, STOPPED)
-    # A runner that was starting a kernel when it was cancelled may have left one.
-    await _kill(entry, STOPPED)
+@attrs.define(eq=False)
+class _StopCommit:
+    """The commit of a Stop, which may be slower than its answer."""
+
+    over: trio.Event = attrs.field(factory=trio.Event)
+    failure: str | None = "the disk takes too long"
+
+    async def run(self, store: Store, entry: SessionEntry) -> None:
+        try:
+            await store.stop(entry.session_id)
+        except StoreError as exc:
+            self.failure = str(exc)
+            entry.stop_failed = f"its stop could not be stored: {exc}"
+            _LOG.error("the stop of %s could not be stored: %s", entry.session_id, exc)
+        else:
+            self.failure = entry.stop_failed = None
+        finally:
+            self.over.set()
 
 
-async def _kill(entry: SessionEntry, why: str) -> None:
+def _stop_failure(commit: _StopCommit, alive: tuple[str, ...]) -> Exception | None:
+    if alive:
+        return SurvivorsLeft(f"still alive: {', '.join(alive)}")
+    if commit.failure is not None:
+        return StoreUnavailable(
+            f"everything it ran was killed, but the stop could not be stored: {commit.failure}"
+        )
+    return None
+
+
+async def _end_everything(entry: SessionEntry, until: float) -> tuple[str, ...]:
+    """No runner and no kernel of the session is left; returns what is all the same."""
+    found: set[str] = set()
+
+    async def kill() -> None:
+        found.update(await _kill(entry, STOPPED))
+
+    with trio.move_on_at(until) as in_time:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(entry.runners.end, "stopped")
+            nursery.start_soon(kill)
+        # A runner that was starting a kernel when it was cancelled may have left one.
+        await kill()
+    if in_time.cancelled_caught:
+        found.update(_alive(entry))
+    return tuple(sorted(found))
+
+
+async def _kill(entry: SessionEntry, why: str) -> tuple[str, ...]:
     killed = await entry.kernels.kill(why)
-    if killed is not None and killed.survivors:
-        raise SurvivorsLeft(f"processes {', '.join(map(str, killed.survivors))} still live")
+    return () if killed is None else tuple(f"process {pid}" for pid in killed.survivors)
 
 
-def _survivors(entry: SessionEntry) -> str:
-    runner, kernel = entry.runners.active, entry.kernels.kernel
-    alive = [
-        *([f"runner {runner.attempt_id}"] if runner is not None else []),
-        *([f"kernel {kernel.pid}"] if kernel is not None and kernel.alive else []),
-    ]
-    return f"still alive after {ANSWER_S:g} s: {', '.join(alive) or 'a commit'}"
+def _alive(entry: SessionEntry) -> tuple[str, ...]:
+    kernel = entry.kernels.process
+    return (
+        *(f"runner {name}" for name in entry.runners.names()),
+        *(() if kernel is None else (f"kernel {kernel}",)),
+    )
 
 
-async def reset_session(store: Store, entry: SessionEntry) -> None:
+async def reset_session(store: Store, entry: SessionEntry, errand: Errand) -> None:
     """A stopped session is ready again; any other gets a fresh kernel.
 
-    Raises:
-        UnknownSession: No such session was ever made.
-        StoreUnavailable: The commit failed; nothing changed.
-        SurvivorsLeft: The old kernel still lives after `ANSWER_S`.
+    A stop that was asked for before is waited for.
     """
     async with entry.resetting:
         while entry.stopping:
             await entry.stopping[-1].wait()
-        old = entry.kernels.kernel
-        await store.reset(entry.session_id)
-        if old is None:
+        if entry.stop_failed is not None:
+            errand.answer(StoreUnavailable(f"{entry.stop_failed}; stop it again, then reset it"))
             return
-        with trio.move_on_after(ANSWER_S) as answer:
-            await _kill(entry, RESET)
-        if answer.cancelled_caught:
-            raise SurvivorsLeft(_survivors(entry))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_answer_in_time, entry, errand)
+            errand.answer(await _reset(store, entry))
+            nursery.cancel_scope.cancel()
+
+
+async def _answer_in_time(entry: SessionEntry, errand: Errand) -> None:
+    await trio.sleep(ANSWER_S)
+    alive = ", ".join(_alive(entry)) or "the commit"
+    errand.answer(SurvivorsLeft(f"not done within {ANSWER_S:g} s: {alive}"))
+
+
+async def _reset(store: Store, entry: SessionEntry) -> Exception | None:
+    try:
+        await store.reset(entry.session_id)
+    except StoreError as exc:
+        return exc
+    entry.kernels.announced()
+    alive = await _kill(entry, RESET)
+    return SurvivorsLeft(f"still alive: {', '.join(alive)}") if alive else None

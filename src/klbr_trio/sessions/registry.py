@@ -22,7 +22,7 @@ from klbr_trio.sessions.entry import SessionEntry
 from klbr_trio.sessions.groups import ServiceTaskGroup, TaskGroup
 from klbr_trio.sessions.kernels import KernelSlot
 from klbr_trio.sessions.live import LiveHub
-from klbr_trio.sessions.operator import reset_session, stop_session
+from klbr_trio.sessions.operator import Errand, reset_session, stop_session
 from klbr_trio.sessions.runners import Runners, is_below
 from klbr_trio.sessions.wakeful import Wakeful
 from klbr_trio.store import CrashRule, Store
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from klbr_trio.release import Release
     from klbr_trio.store import SessionRow
+
+    Order = Callable[[Store, SessionEntry, Errand], Awaitable[None]]
 
 _LOG: Final = logging.getLogger("klbr_trio.sessions")
 
@@ -73,6 +75,8 @@ class SessionRegistry:
         closing: Set when the shutdown begins: nothing new is taken.
         closed: Set when nothing of the registry runs any more.
         recovered: Set when nothing of an earlier service is left open.
+        running: How many sessions have an active runner.
+        over: The registry's block has been left.
     """
 
     store: Store
@@ -86,6 +90,8 @@ class SessionRegistry:
     closing: trio.Event = attrs.field(factory=trio.Event)
     closed: trio.Event = attrs.field(factory=trio.Event)
     recovered: trio.Event = attrs.field(factory=trio.Event)
+    running: int = 0
+    over: bool = False
     _entries: dict[str, SessionEntry] = attrs.field(factory=dict)
     _shutting: bool = False
 
@@ -95,8 +101,8 @@ class SessionRegistry:
         cls,
         store: Store,
         config: WorkerConfig,
-        *,
         recovery_policy: RecoveryObservationPolicy | None = None,
+        *,
         clock: Clock | None = None,
     ) -> AsyncGenerator[SessionRegistry]:
         """A registry of `store`; it starts no task and writes nothing.
@@ -128,11 +134,6 @@ class SessionRegistry:
     def __repr__(self) -> str:
         state = "closed" if self.closed.is_set() else "closing" if self.closing.is_set() else "open"
         return f"<SessionRegistry {state}, {len(self._entries)} entries, {self.running} running>"
-
-    @property
-    def running(self) -> int:
-        """How many sessions have an active runner."""
-        return sum(entry.runners.active is not None for entry in self._entries.values())
 
     # Entries
 
@@ -188,11 +189,13 @@ class SessionRegistry:
         entry = SessionEntry.restore(
             row,
             store=self.store,
-            runners=Runners(self._nursery, lambda: self._runner_left(session_id)),
+            runners=Runners(
+                self._nursery, self._runner_came, lambda: self._runner_left(session_id)
+            ),
             kernels=KernelSlot(self._nursery, self.config, workspaces / session_id),
         )
         if self.closing.is_set():
-            entry.refusal = "the service is shutting down"
+            entry.close("the service is shutting down")
         return entry
 
     def _follow(self, touched: Mapping[str, SessionRow]) -> None:
@@ -202,13 +205,17 @@ class SessionRegistry:
                 entry.follow(row)
             self.wakeful.note(row)
 
+    def _runner_came(self) -> None:
+        self.running += 1
+
     def _runner_left(self, session_id: str) -> None:
+        self.running -= 1
         row = self.store.row(session_id)
         entry = self._entries.get(session_id)
         if row is not None and entry is not None:
             entry.follow(row)
             self.wakeful.note(row)
-        self.wakeful.place_is_free()
+        self.wakeful.ring()
 
     def refusal(self, session_id: str) -> str | None:
         """Why no new input is taken for the session, besides what the store says."""
@@ -238,27 +245,6 @@ class SessionRegistry:
         """Set when the group's tasks are asked to end by themselves."""
         return self._groups[group].leave
 
-    async def in_own_task(self, async_fn: Callable[[], Awaitable[None]], name: str) -> None:
-        """`async_fn()` runs in a task of the registry; its error is raised here.
-
-        Cancellation: the caller leaves; the task goes on.
-        """
-        ended = trio.Event()
-        failed: list[Exception] = []
-
-        async def run() -> None:
-            try:
-                await async_fn()
-            except Exception as exc:  # noqa: BLE001 - handed to the caller
-                failed.append(exc)
-            finally:
-                ended.set()
-
-        self._nursery.start_soon(run, name=name)
-        await ended.wait()
-        if failed:
-            raise failed[0]
-
     # The operator
 
     async def stop(self, session_id: str) -> None:
@@ -266,6 +252,7 @@ class SessionRegistry:
 
         Raises:
             UnknownSession: No such session was ever made.
+            RegistryClosed: The registry ended before this was done.
             StoreUnavailable: The commit failed; everything was killed all the same, and
                 the session takes nothing more in this process.
             SurvivorsLeft: Something could not be killed within five seconds.
@@ -274,7 +261,7 @@ class SessionRegistry:
         Cancellation: the stop goes on.
         """
         entry = self.entry(session_id)
-        await self.in_own_task(lambda: stop_session(self.store, entry), f"stop {session_id}")
+        await self._carry_out(stop_session, entry, f"stop {session_id}")
 
     async def reopen(self, session_id: str, release: Release | None) -> SessionEntry:
         """The operator's Reset: a stopped session is ready again, any other has no kernel.
@@ -284,6 +271,8 @@ class SessionRegistry:
         Raises:
             RegistryClosed: The registry was shut down.
             UnknownSession: No such session was ever made.
+            StoreUnavailable: The commit failed and nothing changed; or a Stop before it
+                could not be stored, and has to be done again first.
             SurvivorsLeft: The old kernel could not be killed within five seconds.
 
         Cancellation: the reset goes on.
@@ -292,8 +281,16 @@ class SessionRegistry:
         entry = self.entry(session_id)
         if release is not None:
             entry.release = release
-        await self.in_own_task(lambda: reset_session(self.store, entry), f"reset {session_id}")
+        await self._carry_out(reset_session, entry, f"reset {session_id}")
         return entry
+
+    async def _carry_out(self, order: Order, entry: SessionEntry, name: str) -> None:
+        """The order is carried out in a task of the registry; whoever gave it may leave."""
+        if self.over:
+            raise RegistryClosed("the registry has ended; open a new one")
+        errand = Errand()
+        self._nursery.start_soon(errand.carry_out, order, self.store, entry, name=name)
+        await errand.wait()
 
     # Shutdown
 
@@ -324,23 +321,26 @@ class SessionRegistry:
         """Take nothing new; what runs goes on."""
         self.closing.set()
         for entry in self._entries.values():
-            entry.refusal = entry.refusal or "the service is shutting down"
+            entry.close("the service is shutting down")
 
     async def _end(self) -> None:
         """The shutdown is over, whoever began it; at the end of the registry's block."""
         with trio.move_on_after(QUIESCE_GRACE_S + 2 * CLIENTS_GRACE_S, shield=True):
             await self.shutdown_all()
+        self.over = True
         self._nursery.cancel_scope.cancel()
 
     async def _shut_down(self) -> None:
-        with trio.move_on_after(QUIESCE_GRACE_S + CLIENTS_GRACE_S, shield=True) as grace:
-            await self._groups[ServiceTaskGroup.DRIVER].end()
-            await self._quiesce_entries()
-            await self._groups[ServiceTaskGroup.RECOVERY].end()
-            await self._groups[ServiceTaskGroup.CLIENT].end(patience_s=CLIENTS_GRACE_S)
-        if grace.cancelled_caught:
-            _LOG.error("the shutdown took too long; cutting what is left: %r", self)
-        self.closed.set()
+        try:
+            with trio.move_on_after(QUIESCE_GRACE_S + CLIENTS_GRACE_S, shield=True) as grace:
+                await self._groups[ServiceTaskGroup.DRIVER].end()
+                await self._quiesce_entries()
+                await self._groups[ServiceTaskGroup.RECOVERY].end()
+                await self._groups[ServiceTaskGroup.CLIENT].end(patience_s=CLIENTS_GRACE_S)
+            if grace.cancelled_caught:
+                _LOG.error("the shutdown took too long; cutting what is left: %r", self)
+        finally:
+            self.closed.set()  # an error in here ends the registry, and nobody waits for ever
 
     async def _quiesce_entries(self) -> None:
         async with trio.open_nursery() as nursery:

@@ -65,9 +65,17 @@ class Runners:
     """
 
     _nursery: trio.Nursery
+    _on_take: Callable[[], None]
     _on_free: Callable[[], None]
     active: Runner | None = None
     _retired: list[Runner] = attrs.field(factory=list)
+
+    def names(self) -> list[str]:
+        """The runners that have not ended, retired ones too."""
+        return [runner.attempt_id for runner in self._all()]
+
+    def _all(self) -> list[Runner]:
+        return [*self._retired, *([] if self.active is None else [self.active])]
 
     def start(
         self,
@@ -79,6 +87,7 @@ class Runners:
         if self.active is not None:
             return False
         self.active = Runner(attempt_id)
+        self._on_take()
         self._nursery.start_soon(
             self._run, self.active, async_fn, args, name=f"runner {attempt_id}"
         )
@@ -128,6 +137,14 @@ class Runners:
             return
         runner.cancel(why)
         if not runner.is_current():
+            await runner.done.wait()
+
+    async def end(self, why: str) -> None:
+        """Every runner is cancelled, retired ones too, and joined."""
+        runners = self._all()
+        for runner in runners:
+            runner.cancel(why)
+        for runner in runners:
             await runner.done.wait()
 
     async def quiesce(self, why: str) -> None:

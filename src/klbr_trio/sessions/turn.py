@@ -6,27 +6,27 @@ commit of its own; whatever else ends it is an interrupt, and not this module's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
-from klbr_trio.domain.events import CellFinished, CellRequested, LocalSent, ReplyReceived
-from klbr_trio.domain.text import TEXT_BYTES, cut, json_bytes
+from klbr_trio.domain.events import CellRequested, LocalSent
+from klbr_trio.domain.text import cut
 from klbr_trio.domain.work import InputReady
 from klbr_trio.errors import ContextTooLong, KernelStartFailed, ModelError
 from klbr_trio.models import ModelRequest
 from klbr_trio.release import PlainText
 from klbr_trio.sessions.cells import Cells, Speech
 from klbr_trio.sessions.means import Means
-from klbr_trio.sessions.prompt import Persona, Window, build
+from klbr_trio.sessions.naming import Naming, not_run
+from klbr_trio.sessions.prompt import Persona, Window, build, length
 from klbr_trio.store import Failure, Results, Turn
-from klbr_trio.wire.codec import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klbr_trio.models import Reply
+    from klbr_trio.models import Message, Reply
     from klbr_trio.store import WaitFor
 
 BUDGET_CHARS: Final = 200_000
@@ -35,8 +35,7 @@ BUDGET_CHARS: Final = 200_000
 CHARS_PER_TOKEN: Final = 3
 """A cautious guess; what does not fit is found out by the provider, and halved."""
 
-OPAQUE_BYTES: Final = 512 * 1024
-"""What a provider may have us send back; more would not fit a frame beside the rest."""
+MIN_BUDGET_CHARS: Final = 2_000
 
 MAX_NUDGES: Final = 2
 
@@ -56,22 +55,27 @@ class TurnRun:
     Attributes:
         usage: The tokens of all its replies.
         speech: What it has said.
-        call_ids: Every call id that the attempt has seen.
+        naming: The names of all its calls.
     """
 
     turn: Turn
     means: Means
+    naming: Naming
+    speech: Speech
+    cells: Cells
     _ends_at: float
     step: int = 0
     nudges: int = 0
+    halved: bool = False
     usage: dict[str, float] = attrs.field(factory=dict)
-    speech: Speech = attrs.field(factory=Speech)
-    call_ids: set[str] = attrs.field(factory=set)
 
     @classmethod
     def begin(cls, turn: Turn, means: Means) -> TurnRun:
         """A run that has its release's time from now."""
-        return cls(turn, means, trio.current_time() + means.release.settings.turn.seconds)
+        speech = Speech()
+        cells = Cells(turn, means, speech)
+        ends_at = trio.current_time() + means.release.settings.turn.seconds
+        return cls(turn, means, Naming(turn.attempt_id), speech, cells, ends_at)
 
     async def run(self) -> None:
         """The turn is closed: completed or failed.
@@ -95,38 +99,51 @@ class TurnRun:
         while True:
             self.step += 1
             self._check_bounds()
-            reply = await self._ask(window)
-            calls = self._name_calls(reply)
-            await self._commit_reply(reply, calls)
-            if reply.calls:
-                if await self._run_calls(calls):
-                    return
-            elif await self._plain_end(reply):
-                return
+            await self.cells.settle_kernel()
             await window.refresh(self.means.store)
+            reply = await self._ask(window)
+            if await self._take(reply):
+                return
+
+    async def _take(self, reply: Reply) -> bool:
+        """The reply is committed and its calls have run; True if it ended the turn."""
+        calls = await self._commit_reply(reply)
+        if calls:
+            return await self._run_calls(calls)
+        return await self._plain_end(reply)
 
     # Asking
 
     def _budget(self) -> int:
+        """How long a prompt may be: as the model's context allows, or as it has turned out."""
+        if (known := self.means.entry.budget_chars) is not None:
+            return known
         tokens = self.means.llm.models.llm.context_tokens
-        return BUDGET_CHARS if tokens is None else max(2_000, tokens * CHARS_PER_TOKEN * 3 // 4)
+        if tokens is None:
+            return BUDGET_CHARS
+        return max(MIN_BUDGET_CHARS, tokens * CHARS_PER_TOKEN * 3 // 4)
 
     async def _ask(self, window: Window) -> Reply:
+        """The model's reply; a prompt that is too long for it is halved, once a turn."""
+        messages = self._prompt(window)
         try:
-            return await self._complete(window, self._budget())
-        except ContextTooLong:
-            self.means.live.discard(self.step)
-        try:
-            return await self._complete(window, self._budget() // 2)
+            return await self._complete(messages)
         except ContextTooLong as exc:
-            raise TurnFailed(Failure(exc.code, str(exc), retryable=False)) from exc
+            half = min(self._budget(), length(messages)) // 2
+            # Also for the turns to come: else a long session would fail for good.
+            self.means.entry.budget_chars = max(MIN_BUDGET_CHARS, half)
+            if self.halved:
+                raise TurnFailed(Failure(exc.code, str(exc), retryable=False)) from exc
+            self.halved = True
+        return await self._ask(window)
 
-    async def _complete(self, window: Window, budget_chars: int) -> Reply:
+    def _prompt(self, window: Window) -> tuple[Message, ...]:
+        release = self.means.release
+        persona = Persona(release.instructions, self.means.soul or release.settings.soul)
+        return build(window, persona, budget_chars=self._budget(), attempt_id=self.turn.attempt_id)
+
+    async def _complete(self, messages: tuple[Message, ...]) -> Reply:
         means = self.means
-        persona = Persona(means.release.instructions, means.soul or means.release.settings.soul)
-        messages = build(
-            window, persona, budget_chars=budget_chars, attempt_id=self.turn.attempt_id
-        )
         request = ModelRequest(messages, session_id=self.turn.session_id)
         with trio.move_on_at(self._ends_at) as scope:
             try:
@@ -176,48 +193,21 @@ class TurnRun:
 
     # The reply
 
-    def _name_calls(self, reply: Reply) -> list[CellRequested]:
-        calls = []
-        for call in reply.calls:
-            call_id, n = call.provider_id, 2
-            while call_id in self.call_ids:
-                call_id, n = f"{call.provider_id}~{n}", n + 1
-            self.call_ids.add(call_id)
-            raw = None if call.code is not None else cut(call.raw or "")
-            code = None if call.code is None else cut(call.code)
-            calls.append(
-                CellRequested(self.turn.attempt_id, self.step, call_id, code=code, raw=raw)
-            )
-        return calls
-
-    async def _commit_reply(self, reply: Reply, calls: Sequence[CellRequested]) -> None:
+    async def _commit_reply(self, reply: Reply) -> tuple[CellRequested, ...]:
+        """The reply is in the log; its calls, under their names."""
         self._count(reply.usage)
-        received = ReplyReceived(
-            self.turn.attempt_id,
-            self.step,
-            reply.model,
-            reply.finish,
-            reply.usage,
-            _opaque(reply),
-        )
-        refused = [
-            self._refused(call, answer.error or "the call can't run")
-            for call, answer in zip(calls, reply.calls, strict=True)
-            if answer.code is None
-        ] + [
-            self._refused(call, f"the code is longer than {TEXT_BYTES} bytes; nothing was run")
-            for call, answer in zip(calls, reply.calls, strict=True)
-            if answer.code is not None and answer.code != call.code
-        ]
+        named = self.naming.name(reply, self.step)
         self.means.live.flush()
         await self.means.store.reply(
-            self.turn, received, scratchpad=cut(reply.text), calls=calls, refused=refused
+            self.turn,
+            named.received,
+            scratchpad=cut(reply.text),
+            calls=named.calls,
+            refused=named.refused,
         )
+        return named.calls
 
-    def _refused(self, call: CellRequested, error: str) -> CellFinished:
-        return not_run(call, cut(error), duration_ms=0)
-
-    def _count(self, usage: Mapping[str, Any] | None) -> None:
+    def _count(self, usage: Mapping[str, float] | None) -> None:
         for name, number in (usage or {}).items():
             self.usage[name] = self.usage.get(name, 0) + number
 
@@ -225,12 +215,11 @@ class TurnRun:
 
     async def _run_calls(self, calls: Sequence[CellRequested]) -> bool:
         """Run the calls in order; True if one of them ended the turn."""
-        cells = Cells(self.turn, self.means, self.speech)
         for index, call in enumerate(calls):
             if call.code is None:
                 continue
             try:
-                done = await cells.run(call, seconds=self._cell_seconds())
+                done = await self.cells.run(call, seconds=self._cell_seconds())
             except KernelStartFailed as exc:
                 raise await self._kernel_failed(calls[index:], exc) from exc
             self.means.live.flush()
@@ -250,7 +239,9 @@ class TurnRun:
         self, calls: Sequence[CellRequested], exc: KernelStartFailed
     ) -> TurnFailed:
         message = f"the kernel did not start: {exc}"
-        finished = tuple(not_run(call, f"not run: {message}") for call in calls if call.code)
+        finished = tuple(
+            not_run(call, f"not run: {message}") for call in calls if call.code is not None
+        )
         await self.means.store.result(self.turn, Results(finished))
         return TurnFailed(Failure("kernel_unavailable", message, retryable=True))
 
@@ -284,23 +275,3 @@ class TurnRun:
         await self.means.store.complete(
             self.turn, outcome=outcome, wait=wait, results=results, usage=usage
         )
-
-
-def not_run(call: CellRequested, error: str, *, duration_ms: int | None = None) -> CellFinished:
-    """The result of a call that did not run."""
-    return CellFinished(
-        call.attempt_id, call.step, call.call_id, ok=False, output="", value=None, error=error,
-        truncated=False, duration_ms=duration_ms,
-    )  # fmt: skip
-
-
-def _opaque(reply: Reply) -> dict[str, Any]:
-    """What the log keeps of a reply for the provider's sake, besides its text and code."""
-    values = {
-        "reply": dict(reply.opaque),
-        "calls": [call.provider_id for call in reply.calls],
-        "hint": reply.hint,
-    }
-    if json_bytes(dumps(values)) > OPAQUE_BYTES:
-        values["reply"] = {}
-    return values

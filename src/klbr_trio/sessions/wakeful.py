@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,7 +18,7 @@ class Wakeful:
 
     Attributes:
         attended: Whether a driver takes what is noted; else nothing is kept for it.
-        runnable: Set when a session may have become runnable.
+        runnable: Set when a session may have become runnable, or may find a place now.
         nearer: Set when a deadline was armed that comes before `next_ms`.
         next_ms: The deadline that the driver waits for; None: it looks for one.
     """
@@ -27,8 +28,7 @@ class Wakeful:
 
     runnable: trio.Event = attrs.field(factory=trio.Event)
     nearer: trio.Event = attrs.field(factory=trio.Event)
-    _sessions: dict[str, None] = attrs.field(factory=dict)
-    _crowded: dict[str, None] = attrs.field(factory=dict)
+    _sessions: OrderedDict[str, None] = attrs.field(factory=OrderedDict)
     _unsettled: dict[str, str] = attrs.field(factory=dict)
     _trouble: bool = False
 
@@ -41,26 +41,21 @@ class Wakeful:
             self.add(row.session_id)
 
     def add(self, session_id: str) -> None:
-        """The session may be runnable."""
+        """The session may be runnable; it is looked at after those that came before it."""
         self._sessions[session_id] = None
+        self.ring()
+
+    def ring(self) -> None:
+        """There is something to look at, or a place for those that wait."""
         self.runnable.set()
 
-    def take(self) -> list[str]:
-        """The sessions to look at, in the order in which they came; the list is empty then."""
-        taken = list(self._sessions)
-        self._sessions.clear()
+    def look(self) -> None:
+        """From here on anything that rings is new."""
         self.runnable = trio.Event()
-        return taken
 
-    def wait_for_place(self, session_id: str) -> None:
-        """The session is looked at again when a runner has ended."""
-        self._crowded[session_id] = None
-
-    def place_is_free(self) -> None:
-        """A runner has ended: the session that has waited longest is looked at."""
-        for session_id in tuple(self._crowded)[:1]:
-            del self._crowded[session_id]
-            self.add(session_id)
+    def next(self) -> str | None:
+        """The session to look at next; it is off the list then."""
+        return self._sessions.popitem(last=False)[0] if self._sessions else None
 
     def hold_off(self, session_id: str) -> None:
         """The session could not be run since the store could not be written."""
@@ -71,7 +66,7 @@ class Wakeful:
         """The attempt is open though nobody runs it: its interrupt could not be written."""
         self._unsettled[attempt_id] = session_id
         self._trouble = True
-        self.runnable.set()
+        self.ring()
 
     def take_unsettled(self) -> list[tuple[str, str]]:
         """Session and id of each unsettled attempt; the list is empty then."""

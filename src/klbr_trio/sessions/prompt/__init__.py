@@ -8,7 +8,7 @@ and the messages are what a provider accepts.
 from __future__ import annotations
 
 from klbr_trio.sessions.prompt.blocks import render
-from klbr_trio.sessions.prompt.fit import Persona, build
+from klbr_trio.sessions.prompt.fit import Persona, build, length
 from klbr_trio.sessions.prompt.window import Window
 
-__all__ = ["Persona", "Window", "build", "render"]
+__all__ = ["Persona", "Window", "build", "length", "render"]

@@ -9,7 +9,7 @@ import attrs
 
 from klbr_trio.domain.events import Event
 from klbr_trio.models import Assistant, Message, PastCall, ToolResult, User
-from klbr_trio.sessions.prompt import words
+from klbr_trio.sessions.prompt import causes, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,11 +20,17 @@ class Block:
     """Messages that stay together or are left out together.
 
     Attributes:
-        attempt_id: The attempt whose word to the model this is, else None.
+        attempt_id: The attempt whose reasons to run these are, else None.
+        items: The work items whose inputs these are.
     """
 
     messages: tuple[Message, ...]
     attempt_id: str | None = None
+    items: frozenset[str] = frozenset()
+
+    def is_needed(self, attempt_id: str, owed: frozenset[str]) -> bool:
+        """Whether it says why `attempt_id` runs, or holds one of the items that it owes."""
+        return self.attempt_id == attempt_id or bool(self.items & owed)
 
 
 @attrs.define
@@ -72,6 +78,7 @@ class _Renderer:
     step: _Step | None = None
     notes: list[str] = attrs.field(factory=list)
     shown: set[str] = attrs.field(factory=set)
+    held: frozenset[str] = frozenset()
     reason: str | None = None
     woken: dict[int, tuple[int, str | None]] = attrs.field(factory=dict)
 
@@ -99,7 +106,11 @@ class _Renderer:
 
     def interrupted(self, payload: Mapping[str, Any]) -> None:
         self._end_step()
-        self.notes.append(words.interrupted(payload))
+        goes_on = payload["why"] != "stopped" and not self.held <= set(payload["failed"])
+        self.notes.append(words.interrupted(payload, goes_on=goes_on or not self.held))
+
+    def reopened(self, _: Mapping[str, Any]) -> None:
+        self.notes.append(words.REOPENED)
 
     def kernel_reset(self, payload: Mapping[str, Any]) -> None:
         self.notes.append(words.kernel_reset(payload))
@@ -118,36 +129,22 @@ class _Renderer:
 
     def started(self, payload: Mapping[str, Any]) -> None:
         self._end_step()
-        for item_id in payload["work_items"]:
+        self.held = frozenset(payload["work_items"])
+        new = [item_id for item_id in payload["work_items"] if item_id not in self.shown]
+        self.shown.update(new)
+        for item_id in new:
             event = self.inputs.get(item_id)
-            if event is not None and item_id not in self.shown:
-                self.shown.add(item_id)
+            if event is not None:
                 said = event.payload
                 self.notes.append(words.an_input(said["source"], said["text"], event.created_ms))
-        for cause in payload["causes"]:
-            note = self._cause(cause)
-            if note is not None:
-                self.notes.append(note)
+        self.notes += causes.notes(payload, self.woken)
         if not self.notes:
-            self.notes.append("[note: a turn begins; go on with what is pending.]")
-        self._flush(payload["attempt_id"])
-
-    def _cause(self, cause: Mapping[str, Any]) -> str | None:
-        match cause["type"]:
-            case "deadline_wake":
-                wake_at_ms = cause["wake_at_ms"]
-                late_ms, reason = self.woken.get(wake_at_ms, (None, None))
-                return words.woken(wake_at_ms, late_ms, reason)
-            case "maintenance_ready":
-                return words.maintenance(cause["item_id"], cause["purpose"])
-            case "recovery":
-                return words.recovery(cause["attempt_id"])
-            case _:
-                return None  # inputs are shown as such, and a repair's failure is a note already
+            self.notes.append(words.GO_ON)
+        self._flush(payload["attempt_id"], frozenset(new))
 
     def scratchpad(self, payload: Mapping[str, Any]) -> None:
         if "attempt_id" not in payload:
-            self.notes.append(f"{words.said_plainly()} {payload['text']}")
+            self.notes.append(words.plain_note(payload["text"]))
         elif self.step is not None:
             self.step.text += payload["text"]
 
@@ -169,12 +166,12 @@ class _Renderer:
         self.blocks.append(step.block())
         if nudged and not step.calls:
             hint = step.opaque.get("hint")
-            self.notes.append(f"[note: {hint}]" if hint else words.NUDGE)
+            self.notes.append(words.hint(hint) if hint else words.NUDGE)
         self._flush()
 
-    def _flush(self, attempt_id: str | None = None) -> None:
+    def _flush(self, attempt_id: str | None = None, items: frozenset[str] = frozenset()) -> None:
         if self.notes:
-            self.blocks.append(Block((User("\n\n".join(self.notes)),), attempt_id))
+            self.blocks.append(Block(tuple(map(User, self.notes)), attempt_id, items))
             self.notes = []
 
 
@@ -188,6 +185,7 @@ _ARMS: Final[Mapping[str, Callable[[_Renderer, Mapping[str, Any]], None]]] = {
     "turn.failed": _Renderer.failed,
     "turn.interrupted": _Renderer.interrupted,
     "kernel.reset": _Renderer.kernel_reset,
+    "session.reopened": _Renderer.reopened,
     "session.waiting": _Renderer.waiting,
     "session.woken": _Renderer.woken_up,
 }

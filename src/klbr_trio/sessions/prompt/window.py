@@ -14,7 +14,10 @@ from klbr_trio.wire.records import decode_event
 if TYPE_CHECKING:
     from klbr_trio.store import EventRow, Store
 
-_PAGE: Final = 200
+_PAGE: Final = 64
+_LOOK_BACK: Final = 32
+"""Events read at a time while the window's start is looked for: some may be a quarter MiB."""
+
 _INPUT_PREFIX: Final = "work-input-"
 
 
@@ -26,6 +29,7 @@ class Window:
         summary: The fold's last seq and its text, or None.
         inputs: The `input.admitted` of each work item that `events` names.
         left_out: How many events above the fold are older than the window.
+        read_to: The seq up to which the log has been read.
     """
 
     session_id: str
@@ -33,6 +37,7 @@ class Window:
     inputs: dict[str, Event] = attrs.field(factory=dict)
     summary: tuple[int, str] | None = None
     left_out: int = 0
+    read_to: int = 0
 
     @classmethod
     async def read(cls, store: Store, session_id: str, *, budget_chars: int) -> Window:
@@ -45,18 +50,16 @@ class Window:
             window.summary = (floor, frontier.summary)
         start = await _start(store, session_id, floor, budget_chars)
         window.left_out = start - floor
-        await window._extend(store, start)
+        window.read_to = start
+        await window.refresh(store)
         return window
 
     async def refresh(self, store: Store) -> None:
         """The window holds what was committed since it was read."""
-        await self._extend(store, self.events[-1].seq if self.events else self.left_out)
-
-    async def _extend(self, store: Store, after_seq: int) -> None:
-        while rows := store.event_rows(self.session_id, after_seq, _PAGE):
+        while rows := store.event_rows(self.session_id, self.read_to, _PAGE):
             for row in rows:
                 self._add(store, row)
-            after_seq = rows[-1].seq
+            self.read_to = rows[-1].seq
             await trio.lowlevel.checkpoint()
 
     def _add(self, store: Store, row: EventRow) -> None:
@@ -84,10 +87,12 @@ async def _start(store: Store, session_id: str, floor: int, budget_chars: int) -
     """The seq after which the window begins: `floor`, or where twice the budget lies above."""
     before = store.head(session_id)
     size = 0
-    while before > floor and size < 2 * budget_chars:
-        after = max(floor, before - _PAGE)
-        rows = store.event_rows(session_id, after, before - after)
-        size += sum(len(row.payload) for row in rows)
+    while before > floor:
+        after = max(floor, before - _LOOK_BACK)
+        for row in reversed(store.event_rows(session_id, after, before - after)):
+            size += len(row.payload)
+            if size > 2 * budget_chars:
+                return row.seq - 1
         before = after
         await trio.lowlevel.checkpoint()
-    return before
+    return floor

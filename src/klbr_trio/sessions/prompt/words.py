@@ -9,15 +9,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NUDGE: Final = (
-    "[note: nobody has heard anything from you. What you write here is a private scratchpad. "
-    "To answer, call the python tool with `from klbr import local` and `await local.send(...)`; "
-    "to end without an answer, reply with a short text and no call.]"
+    "[note: nobody has heard anything from you in this turn. What you write outside a call is a "
+    "private scratchpad. To answer, call the tool with code such as "
+    '`from klbr import local, runtime; await local.send("…"); await runtime.done()`. '
+    "To leave it unanswered, reply once more without a call.]"
 )
+
+GO_ON: Final = "[note: a turn begins; go on with what is still to be done.]"
+
+RECOVERY: Final = (
+    "[note: earlier work was broken off by crashes, again and again, and is given up. Look at "
+    "what was done of it, and tell whoever waits for it.]"
+)
+
+REOPENED: Final = (
+    "[note: here the operator stopped the session, and later reopened it. Your Python kernel is a "
+    "fresh one: every variable, import and running task is gone; files in the working directory "
+    "remain. No wake time is set.]"
+)
+
+LEFT_OUT: Final = "[note: earlier parts of this conversation are left out here, for want of room.]"
+
+_LATE_MS: Final = 1_000
+"""Lateness below this is none."""
 
 _RESET_WHY: Final = {
     "operator": "the operator reset it",
     "release": "the behaviour changed",
-    "died": "its process died",
+    "died": "the old one is dead",
     "idle": "it was idle for long",
     "restart": "the service was restarted",
 }
@@ -54,33 +73,38 @@ def an_input(source: str, text: str, created_ms: int) -> str:
 
 def woken(wake_at_ms: int, late_ms: int | None, reason: str | None) -> str:
     """A deadline has come."""
-    late = "" if not late_ms or late_ms < 1000 else f", {span(late_ms)} late"
-    why = f" You were waiting for: {reason}." if reason else ""
-    return f"[note: you are awake; your deadline of {moment(wake_at_ms)} has come{late}.{why}]"
+    late = "" if not late_ms or late_ms < _LATE_MS else f", {span(late_ms)} late"
+    why = f" Your reason: {reason.rstrip('.')}." if reason else ""
+    return (
+        f"[note: you are awake: the wake time you set, {moment(wake_at_ms)}, has come{late}.{why}]"
+    )
 
 
 def failed(payload: Mapping[str, Any]) -> str:
     """A turn failed."""
     return (
-        f"[note: the turn before this failed ({payload['code']}): {payload['message']} "
-        "What it was to answer counts as tried. If something is still owed, do it now.]"
+        f"[note: the turn above failed ({payload['code']}): {payload['message'].rstrip('. ')}. "
+        "It is not repeated by itself; what you still owe somebody from it, do now.]"
     )
 
 
-def interrupted(payload: Mapping[str, Any]) -> str:
-    """A turn was broken off."""
+def interrupted(payload: Mapping[str, Any], *, goes_on: bool) -> str:
+    """A turn was broken off; if it goes on, its reasons to run are still there."""
     why = _INTERRUPTED_WHY.get(payload["why"], payload["why"])
-    given_up = ""
-    if payload["failed"]:
-        count = len(payload["failed"])
-        given_up = (
-            f" {count} of its reasons to run were broken off too often and are given up; "
-            "say so to whoever waits."
+    if payload["why"] == "stopped":
+        then = "What it was for is cancelled."
+    elif not goes_on:
+        then = (
+            "That has happened too often: what it was for is given up. Tell whoever waits for it."
         )
-    return (
-        f"[note: the turn above was broken off: {why}. Look what was done before you do it "
-        f"again.{given_up}]"
-    )
+    else:
+        then = "What it was for is still to be done: look at what was done already, then go on."
+        if payload["failed"]:
+            then += (
+                f" But {len(payload['failed'])} of its reasons to run are given up, since this has "
+                "happened too often; tell whoever waits for them."
+            )
+    return f"[note: the turn above was broken off: {why}. {then}]"
 
 
 def kernel_reset(payload: Mapping[str, Any]) -> str:
@@ -89,14 +113,6 @@ def kernel_reset(payload: Mapping[str, Any]) -> str:
     return (
         f"[note: your Python kernel is a fresh one ({why}): every variable, import and running "
         "task is gone; files in the working directory remain.]"
-    )
-
-
-def recovery(attempt_id: str) -> str:
-    """A turn of its own, to tell of broken-off work."""
-    return (
-        f"[note: an earlier turn ({attempt_id}) was broken off by a crash. "
-        "Check what was done and tell whoever needs to know.]"
     )
 
 
@@ -110,14 +126,14 @@ def summary(through_seq: int, text: str) -> str:
     return f"[summary of everything up to record {through_seq}]\n{text}"
 
 
-def left_out(count: int) -> str:
-    """Older steps do not fit."""
-    return f"[note: {count} earlier parts of this conversation are left out here.]"
-
-
-def said_plainly() -> str:
+def plain_note(text: str) -> str:
     """A note of somebody else's in the log."""
-    return "[note]"
+    return f"[note: {text}]"
+
+
+def hint(text: str) -> str:
+    """What the model should be told since no call arrived."""
+    return f"[note: {text}]"
 
 
 def result(payload: Mapping[str, Any]) -> str:
