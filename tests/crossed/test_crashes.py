@@ -208,7 +208,7 @@ async def test_three_crashes_end_an_item_and_the_agent_is_told(tmp_path: Path) -
     with trio.fail_after(60):
         async with open_provider([CarefulModel()]) as provider:
             for life in range(3):
-                async with running(tmp_path, provider.url, "before:result") as (process, url):
+                async with running(tmp_path, provider.url, "before:reply") as (process, url):
                     if life == 0:
                         assert url is not None
                         await submit(url, "TASK say x")
