@@ -1,10 +1,9 @@
-"""What every test may use: a place for a store, a clock that stands still, `fakes` on the path."""
+"""What every test may use: a place for a store, hypothesis without deadlines, `fakes` on the path."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,27 +20,7 @@ settings.register_profile(
 settings.load_profile("dev")
 
 
-@attrs.define(eq=False)
-class StandingClock:
-    """A wall clock that moves only when it is told to."""
-
-    ms: int = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def forward(self, ms: int) -> int:
-        """The new time, `ms` later."""
-        self.ms += ms
-        return self.ms
-
-
 @pytest.fixture
 def store_path(tmp_path: Path) -> Path:
     """Where a test's store goes; its folder is the test's own."""
     return tmp_path / "klbr.sqlite"
-
-
-@pytest.fixture
-def clock() -> StandingClock:
-    return StandingClock()

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from klbr_trio.domain import work
 from klbr_trio.domain.events import TurnStarted
+from klbr_trio.domain.ids import OperationId
 from klbr_trio.errors import BadRequest
 from klbr_trio.wire.codec import (
     cause_from_json,
@@ -82,6 +83,10 @@ CAUSES: st.SearchStrategy[work.RunCause] = st.one_of(
 )
 
 
+def test_a_cause_may_name_its_attempt_by_the_type_for_that() -> None:
+    check_cause(work.Repair(OperationId.fresh()))
+
+
 @given(CAUSES)
 def test_a_cause_is_read_as_it_was_stored(cause: work.RunCause) -> None:
     check_cause(cause)
@@ -97,6 +102,7 @@ def test_a_cause_is_read_as_it_was_stored(cause: work.RunCause) -> None:
         (work.Repair("\ud800"), "of holds a lone surrogate"),
         (work.Repair(None), "of is missing"),  # type: ignore[arg-type]
         (work.MaintenanceReady(3, "x"), "item_id must be a string"),  # type: ignore[arg-type]
+        (work.Repair(b"x"), "cause holds what JSON does not have"),  # type: ignore[arg-type]
         (object(), "run causes, not object"),
     ],
 )

@@ -179,8 +179,11 @@ def check_cause(cause: work.RunCause) -> None:
     kind = type(cause)
     if kind not in _CAUSE_TYPES:
         raise BadRequest(f"cause must be one of the run causes, not {kind.__name__}")
-    if structure(attrs.asdict(cause), kind) != cause:
-        raise BadRequest("cause holds what can't be stored")
+    try:
+        values = loads(dumps(attrs.asdict(cause)))
+    except (TypeError, ValueError) as exc:
+        raise BadRequest(f"cause holds what JSON does not have: {exc}") from None
+    structure(values, kind)
 
 
 def cause_from_json(text: str) -> work.RunCause:
