@@ -1,0 +1,115 @@
+"""Commands that need no service: `release publish`, `verify`, `config` and `token show`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from klbr_trio import config as limits
+from klbr_trio.cli.exits import Exit, Problem
+from klbr_trio.cli.settings import TABLE, api_key, here
+from klbr_trio.daemon.folder import StateFolder, prepare
+from klbr_trio.daemon.token import read_token
+from klbr_trio.domain.text import TEXT_BYTES
+from klbr_trio.errors import DigestMismatch, ReleaseRefused
+from klbr_trio.models.request.address import public_url
+from klbr_trio.release import Release, default_behavior
+from klbr_trio.store import check_file
+from klbr_trio.wire.client import PAGE_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klbr_trio.cli.output import Output
+    from klbr_trio.cli.settings import Found
+
+
+def publish(folder: str | None, *, output: Output, flags: Mapping[str, object]) -> Exit:
+    """Publish a behaviour folder into the state folder's releases."""
+    settings = here(flags)
+    source = Path(folder) if folder else settings.path("behavior") or default_behavior()
+    release = Release.publish(source, prepare(settings.state).releases)
+    values = {"digest": release.digest, "path": str(release.path), "name": release.settings.name}
+    output.fact(values, release.digest)
+    return Exit.DONE
+
+
+def verify(*, output: Output, flags: Mapping[str, object]) -> Exit:
+    """Check everything that a state folder's store and releases must hold to."""
+    folder = StateFolder(here(flags).state.absolute())
+    if not folder.database.exists():
+        raise Problem(Exit.NOT_FOUND, f"there is no store in {folder.path}; name one with --state")
+    findings = [*check_file(folder.database), *_damaged_releases(folder)]
+    text = "\n".join(findings) if findings else f"{folder.path} is sound"
+    output.fact({"state": str(folder.path), "sound": not findings, "findings": findings}, text)
+    if findings:
+        output.note(f"{len(findings)} checks failed; restore a backup, or report this")
+        return Exit.CHECK_FAILED
+    return Exit.DONE
+
+
+def _damaged_releases(folder: StateFolder) -> list[str]:
+    found = []
+    names = [path.name for path in folder.releases.glob("[0-9a-f]*")]
+    for digest in sorted(names):
+        try:
+            Release.open(folder.releases, digest)
+        except (DigestMismatch, ReleaseRefused) as exc:
+            found.append(f"release {digest[:12]}: {exc}")
+    return found
+
+
+def show_config(*, output: Output, flags: Mapping[str, object]) -> Exit:
+    """Show every setting with its value and where it came from."""
+    settings = here(flags)
+    rows: dict[str, dict[str, Any]] = {}
+    for setting in TABLE:
+        found = settings.found[setting.name]
+        rows[setting.name] = {"value": _shown(setting.name, found), "source": found.source}
+    key = api_key(settings, os.environ)
+    rows["api_key"] = {"value": None if key.value is None else "(set)", "source": key.source}
+    fixed = _limits()
+    lines = [f"{name:<20} {_text(row['value'])}   [{row['source']}]" for name, row in rows.items()]
+    lines += [f"{name:<20} {number}   [fixed]" for name, number in fixed.items()]
+    output.fact({"settings": rows, "limits": fixed}, "\n".join(lines))
+    return Exit.DONE
+
+
+def _shown(name: str, found: Found) -> object:
+    """A value as it may be shown: paths as texts, a URL without a password."""
+    if isinstance(found.value, Path):
+        return str(found.value)
+    if name == "model_url" and isinstance(found.value, str):
+        return public_url(found.value)
+    return found.value
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _limits() -> dict[str, int]:
+    return {
+        "frame_bytes": limits.FRAME_BYTES,
+        "text_bytes": TEXT_BYTES,
+        "clients": limits.CLIENTS,
+        "subscriptions": limits.SUBSCRIPTIONS,
+        "live_queue": limits.LIVE_QUEUE,
+        "in_flight": limits.IN_FLIGHT,
+        "page": PAGE_MAX,
+    }
+
+
+def show_token(*, output: Output, flags: Mapping[str, object]) -> Exit:
+    """Print the service's token."""
+    folder = StateFolder(here(flags).state.absolute())
+    try:
+        token = read_token(folder.token)
+    except FileNotFoundError as exc:
+        raise Problem(
+            Exit.NOT_FOUND,
+            f"there is no token in {folder.path} yet; the first start of the service makes one",
+        ) from exc
+    output.fact({"token": token}, token)
+    return Exit.DONE

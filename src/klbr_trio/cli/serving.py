@@ -1,0 +1,145 @@
+"""`klbr serve`: from settings to a running service."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klbr_trio.cli.exits import Exit
+from klbr_trio.cli.output import tell
+from klbr_trio.cli.settings import API_KEY_VARIABLE, Settings, api_key, here
+from klbr_trio.daemon.run import Ready, run
+from klbr_trio.daemon.secrecy import forget_variable
+from klbr_trio.daemon.settings import DemoProvider, Endpoint, ModelChoice, ServiceSettings
+from klbr_trio.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HIGHEST_PORT: Final = 65_535
+
+
+def serve(flags: Mapping[str, object]) -> Exit:
+    """Serve until a signal asks for the end."""
+    settings = service_settings(here(flags), os.environ)
+    forget_variable(API_KEY_VARIABLE)
+    interactive = sys.stderr.isatty()
+    run(
+        settings,
+        on_ready=_show_banner if interactive else _say_nothing,
+        tell=tell if interactive else _say_nothing,
+    )
+    return Exit.DONE
+
+
+def service_settings(settings: Settings, environ: Mapping[str, str]) -> ServiceSettings:
+    """What the service is to be.
+
+    Raises:
+        ConfigError: Two settings don't go together, or one can't be.
+    """
+    host, port = listen_address(settings.text("listen") or "")
+    return ServiceSettings(
+        state=settings.state,
+        host=host,
+        port=port,
+        model=_model(settings, environ),
+        behavior=settings.path("behavior"),
+        soul=settings.text("soul"),
+        drain_seconds=settings.number("drain_seconds"),
+        first_token_seconds=settings.number("first_token_seconds"),
+        stall_seconds=settings.number("stall_seconds"),
+        no_auth=settings.flag("no_auth"),
+        log_level=(settings.text("log_level") or "info").upper(),
+    )
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """The address to bind, which is one of this machine's loopback.
+
+    Raises:
+        ConfigError: It is no address, or one that others can reach.
+    """
+    host, _, number = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not host or not (number.isascii() and number.isdigit()) or int(number) > _HIGHEST_PORT:
+        raise ConfigError(f"listen: {text!r} is not of the form HOST:PORT, e.g. 127.0.0.1:8765")
+    # One name, one socket: localhost may stand for two addresses with two free ports.
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ConfigError(
+            f"listen: {host} is not a loopback address, and the service would speak unencrypted "
+            "to everybody who can reach it; listen on 127.0.0.1 and come in over an SSH tunnel "
+            "or a proxy that does TLS"
+        )
+    return host, int(number)
+
+
+def _model(settings: Settings, environ: Mapping[str, str]) -> ModelChoice:
+    url, model = settings.found["model_url"], settings.found["model"]
+    if settings.text("provider") == "demo" and _is_demo(settings):
+        return DemoProvider()
+    if url.value is None and model.value is None:
+        return None
+    if model.value is None:
+        raise ConfigError(
+            f"there is a model's URL ({url.source}) and no name; add --model NAME or KLBR_MODEL"
+        )
+    if url.value is None:
+        raise ConfigError(
+            f"there is a model's name ({model.source}) and no URL; add --model-url URL, "
+            "e.g. http://127.0.0.1:11434/v1"
+        )
+    key = api_key(settings, environ).value
+    return Endpoint(str(url.value), str(model.value), None if key is None else str(key))
+
+
+def _is_demo(settings: Settings) -> bool:
+    """Whether the demo provider was named before any model was."""
+    named = [
+        settings.found[name].rank
+        for name in ("model_url", "model")
+        if settings.found[name].source != "OPENAI_BASE_URL"  # meant for other programs, too
+    ]
+    rank = settings.found["provider"].rank
+    if rank in named:
+        raise ConfigError("choose one: --provider demo, or --model-url and --model")
+    return rank < min(named)
+
+
+def _say_nothing(_: object) -> None:
+    pass
+
+
+def _show_banner(ready: Ready) -> None:
+    for line in banner(ready):
+        tell(line)
+
+
+def banner(ready: Ready) -> list[str]:
+    """What somebody who started the service by hand is told."""
+    if ready.is_demo:
+        model = "DEMO: a script answers, no language model"
+    elif ready.model is None:
+        model = "none: inputs are stored and nothing answers (see --model-url and --model)"
+    else:
+        model = ready.model
+    return [
+        f"serving on {ready.url}",
+        f"state    {_short(ready.state)}",
+        f"model    {model}",
+        f"release  {ready.release[:12]}",
+        "talk to it with: klbr send SESSION TEXT; stop it with Ctrl-C",
+    ]
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -1,0 +1,199 @@
+"""The composition root: everything a service needs, opened in order around one nursery."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, assert_never
+
+import attrs
+import trio
+
+from klbr_trio.daemon.announcement import Announcement, announced
+from klbr_trio.daemon.demo.provider import MODEL as DEMO_MODEL, open_demo_provider
+from klbr_trio.daemon.folder import StateFolder, prepare
+from klbr_trio.daemon.logs import start_logging
+from klbr_trio.daemon.secrecy import hide_process
+from klbr_trio.daemon.settings import DemoProvider, Endpoint, ServiceSettings
+from klbr_trio.daemon.stopping import Stopping
+from klbr_trio.daemon.token import keep_token
+from klbr_trio.domain.clock import wall_now_ms
+from klbr_trio.errors import sole
+from klbr_trio.kernel import WorkerConfig
+from klbr_trio.models import LlmClient, ModelConfig, ModelsConfig
+from klbr_trio.release import Release, default_behavior
+from klbr_trio.service.port.local_socket import open_unix_listener
+from klbr_trio.service.server import serve_listener
+from klbr_trio.sessions.registry import SessionRegistry
+from klbr_trio.store import Store
+
+_SOURCE_TREE: Final = Path(__file__).resolve().parents[3]
+"""The checkout, if this is one; the installed package has its kernel inside."""
+
+
+@attrs.frozen(kw_only=True)
+class Ready:
+    """What a ready service is.
+
+    Attributes:
+        model: The model's name, or None.
+        is_demo: Whether that is the scripted provider.
+        release: The digest that it runs.
+    """
+
+    url: str
+    state: Path
+    model: str | None
+    is_demo: bool
+    release: str
+
+
+def run(
+    settings: ServiceSettings,
+    *,
+    on_ready: Callable[[Ready], None],
+    tell: Callable[[str], None],
+    on_commit: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until a signal asks for the end; everything is closed when this returns.
+
+    Args:
+        settings: What to serve.
+        on_ready: Called once the service is ready.
+        tell: Given a few words for whoever looks on.
+        on_commit: Passed to the store; it may end the process there.
+
+    Raises:
+        KlbrError: The service can't start or go on; the message says why.
+    """
+    stopping = Stopping()
+    stopping.note_signals()
+    hide_process()
+    start_logging(settings.log_level)
+    service = _Service(settings, stopping, on_ready, on_commit)
+    try:
+        trio.run(_watched, service, tell)
+    except BaseExceptionGroup as group:
+        raise sole(group) from group
+
+
+async def _watched(service: _Service, tell: Callable[[str], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.stopping.watch, tell)
+        await service.run()
+        nursery.cancel_scope.cancel()
+
+
+@attrs.define(eq=False)
+class _Service:
+    settings: ServiceSettings
+    stopping: Stopping
+    on_ready: Callable[[Ready], None]
+    on_commit: Callable[[str], None] | None
+
+    async def run(self) -> None:
+        """Open everything, from the bottom up, and serve until asked to stop."""
+        settings = self.settings
+        folder = prepare(settings.state)
+        async with Store.open(
+            folder.database, lock_path=folder.lock, on_commit=self.on_commit
+        ) as store:
+            token = None if settings.no_auth else keep_token(folder.token)
+            release = Release.publish(settings.behavior or default_behavior(), folder.releases)
+            kernels = attrs.evolve(
+                WorkerConfig.source_tree(_SOURCE_TREE), workspaces=folder.workspaces
+            )
+            async with _open_model(settings) as llm:
+                async with SessionRegistry.open(store, kernels) as registry:
+                    serve = partial(
+                        serve_listener,
+                        host=settings.host,
+                        port=settings.port,
+                        registry=registry,
+                        llm=llm,
+                        release=release,
+                        soul=settings.soul,
+                        auth=token,
+                        drain_seconds=settings.drain_seconds,
+                    )
+                    ready = partial(
+                        Ready,
+                        state=folder.path,
+                        model=None if llm is None else llm.name,
+                        is_demo=isinstance(settings.model, DemoProvider),
+                        release=release.digest,
+                    )
+                    await self._listen(folder, registry, serve, ready)
+
+    async def _listen(
+        self,
+        folder: StateFolder,
+        registry: SessionRegistry,
+        serve: Callable[..., Awaitable[None]],
+        ready: partial[Ready],
+    ) -> None:
+        unix = open_unix_listener(folder.socket)
+        try:
+            async with trio.open_nursery() as nursery:
+                address: tuple[str, int] = await nursery.start(
+                    partial(serve, extra_listeners=[unix])
+                )
+                async with trio.open_nursery() as announcing:
+                    announcing.start_soon(
+                        self._announce, folder, registry.recovered, ready(url=_url(*address))
+                    )
+                    await self.stopping.asked.wait()
+                    # Who looks for a service must not find one that is going.
+                    announcing.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
+        finally:
+            unix.socket.close()
+            folder.socket.unlink(missing_ok=True)
+
+    async def _announce(self, folder: StateFolder, recovered: trio.Event, ready: Ready) -> None:
+        """Say that the service is ready once it is, until cancelled."""
+        await recovered.wait()
+        announcement = Announcement(
+            pid=os.getpid(),
+            url=ready.url,
+            socket=str(folder.socket),
+            started_ms=wall_now_ms(),
+            version=importlib.metadata.version("klbr_trio"),
+        )
+        with announced(folder.announcement, announcement):
+            self.on_ready(ready)
+            await trio.sleep_forever()
+
+
+@contextlib.asynccontextmanager
+async def _open_model(settings: ServiceSettings) -> AsyncGenerator[LlmClient | None]:
+    """The client of the model that was chosen; None for no model."""
+    match settings.model:
+        case None:
+            yield None
+        case DemoProvider():
+            async with open_demo_provider() as provider:
+                yield _client(settings, Endpoint(provider.url, DEMO_MODEL, provider.key))
+        case Endpoint() as endpoint:
+            yield _client(settings, endpoint)
+        case _:
+            assert_never(settings.model)
+
+
+def _client(settings: ServiceSettings, endpoint: Endpoint) -> LlmClient:
+    config = ModelConfig(
+        endpoint.url,
+        endpoint.model,
+        endpoint.api_key,
+        first_token_s=settings.first_token_seconds,
+        stall_s=settings.stall_seconds,
+    )
+    return LlmClient(ModelsConfig(config))
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

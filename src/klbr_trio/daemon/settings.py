@@ -1,0 +1,64 @@
+"""What a service is started with: plain values, resolved by whoever starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import attrs
+
+from klbr_trio.config import DRAIN_SECONDS, LISTEN_HOST, LISTEN_PORT
+
+FIRST_TOKEN_SECONDS: Final = 120.0
+STALL_SECONDS: Final = 60.0
+
+
+@attrs.frozen
+class Endpoint:
+    """A model behind an OpenAI-compatible endpoint.
+
+    Attributes:
+        api_key: Sent as a bearer token; never shown.
+    """
+
+    url: str
+    model: str
+    api_key: str | None = attrs.field(default=None, repr=False)
+
+
+@attrs.frozen
+class DemoProvider:
+    """The scripted provider that runs inside the service; no model at all."""
+
+
+ModelChoice: TypeAlias = Endpoint | DemoProvider | None
+
+
+@attrs.frozen(kw_only=True)
+class ServiceSettings:
+    """One service.
+
+    Attributes:
+        state: The state folder.
+        port: 0 takes a free one.
+        model: None: inputs are stored and nothing answers them.
+        behavior: The behaviour folder to run; None is the one that ships.
+        soul: Who the agent is; None: the behaviour's own words.
+        drain_seconds: How long running turns may go on at shutdown.
+        first_token_seconds: How long the model may be silent before its answer.
+        stall_seconds: How long it may be silent during its answer.
+        no_auth: Whether the token check is off.
+        log_level: The least that is logged.
+    """
+
+    state: Path
+    host: str = LISTEN_HOST
+    port: int = LISTEN_PORT
+    model: ModelChoice = None
+    behavior: Path | None = None
+    soul: str | None = None
+    drain_seconds: float = DRAIN_SECONDS
+    first_token_seconds: float = FIRST_TOKEN_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    no_auth: bool = False
+    log_level: str = "INFO"
