@@ -1,41 +1,57 @@
 """A desk: one client's requests about one session, served in the order they come.
 
-`stop` is not served here: it acts at once. Everything else about a session waits its
-turn, and no session waits for another.
+Only `stop` does not wait its turn. No session waits for another, and what a request
+fails with is its answer.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import attrs
 import trio
 
-from klbr_trio.errors import Busy, KernelError, RegistryClosed, RequestError, StoreError
+from klbr_trio.errors import KernelError, RegistryClosed, RequestError, StoreUnavailable
 from klbr_trio.service.door import Door
+from klbr_trio.service.faults import refusal_of
 from klbr_trio.service.floor import Floor
-from klbr_trio.service.follower import Follower, Hold
-from klbr_trio.service.port.frames import frame
-from klbr_trio.service.records import PAGE
+from klbr_trio.service.ranges import page_before, send_range, window
 from klbr_trio.service.statuses import status_message
+from klbr_trio.service.subscription import Subscription
 from klbr_trio.store import Input
 from klbr_trio.wire import client as asks, server as says
-from klbr_trio.wire.client import PAGE_MAX, ClientMessage, Context
+from klbr_trio.wire.client import ClientMessage, Context
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
-    from klbr_trio.wire.server import LiveMessage
-
-_LOG: Final = logging.getLogger("klbr_trio.service")
+    from klbr_trio.service.ranges import Range
 
 INPUTS_A_STEP: Final = 32
 """Inputs that a client has sent in a row are admitted together, up to this many."""
+
+CHARS_A_STEP: Final = 128 * 1024
+"""… and up to this much text, since a step may hold the loop for about a millisecond."""
+
+STOP_COURTESY_S: Final = 0.05
+"""What a stop gives the requests before it: inputs and statuses are done in less."""
+
+NO_MODEL: Final = (
+    "no model is configured: the input is stored but nothing will answer it until the service "
+    "is started with a model (--model-url and --model)"
+)
+
+OVERTAKEN: Final = "a stop that was sent after this reset came first; send it again to reopen"
+
+
+@attrs.frozen(eq=False)
+class _Barrier:
+    """The place of a stop among the requests: what comes after it waits until it has ended."""
+
+    reached: trio.Event = attrs.field(factory=trio.Event)
+    ended: trio.Event = attrs.field(factory=trio.Event)
 
 
 @attrs.define(eq=False)
@@ -43,80 +59,88 @@ class Desk:
     """One client's dealings with one session.
 
     Attributes:
-        follower: The subscription, or None.
-        stopping: Stops of this client that are on their way.
+        subscription: What it follows of it.
     """
 
     session_id: str
+    subscription: Subscription
     _floor: Floor
     _door: Door
     _nursery: trio.Nursery
+    _on_served: Callable[[ClientMessage], None]
     _on_idle: Callable[[Desk], None]
-    _on_served: Callable[[], None]
-    follower: Follower | None = None
-    stopping: list[trio.Event] = attrs.field(factory=list)
-    _queue: deque[ClientMessage] = attrs.field(factory=deque)
-    _working: bool = False
-    _hold: Hold = attrs.field(factory=Hold)
-    _chunks: list[bytes] = attrs.field(factory=list)
-    _syncing: bool = False
-    _look: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack)
+    _queue: deque[ClientMessage | _Barrier] = attrs.field(factory=deque, init=False)
+    _is_working: bool = attrs.field(default=False, init=False)
+    _is_sending_range: bool = attrs.field(default=False, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        session_id: str,
+        floor: Floor,
+        door: Door,
+        nursery: trio.Nursery,
+        on_served: Callable[[ClientMessage], None],
+        on_idle: Callable[[Desk], None],
+    ) -> Self:
+        """A desk at which nothing is asked and nothing followed."""
+        subscription = Subscription.of(session_id, floor, door, nursery)
+        return cls(session_id, subscription, floor, door, nursery, on_served, on_idle)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked and nothing is followed."""
-        return not self._working and self.follower is None and not self.stopping
+        return not (self._is_working or self.subscription.is_open)
 
     def ask(self, message: ClientMessage) -> None:
         """Serve the message after those that were asked before."""
         self._queue.append(message)
-        if not self._working:
-            self._working = True
+        self._start()
+
+    def stop(self, message: asks.Stop) -> None:
+        """Stop the session at once; what is asked from now on waits for it."""
+        barrier = _Barrier()
+        self._queue.append(barrier)
+        self._nursery.start_soon(self._stop, message, barrier, name=f"stop {self.session_id}")
+        self._start()
+
+    def _start(self) -> None:
+        if not self._is_working:
+            self._is_working = True
             self._nursery.start_soon(self._work, name=f"desk {self.session_id}")
 
-    def close(self) -> None:
-        """The client has gone."""
-        self._look.close()
-
     async def _work(self) -> None:
-        try:
-            while self._queue:
-                batch = self._next()
-                await self._contained(batch)
-                for _ in batch:
-                    self._on_served()
-        finally:
-            self._working = False
+        while self._queue:
+            first = self._queue.popleft()
+            if isinstance(first, _Barrier):
+                first.reached.set()
+                await first.ended.wait()
+            else:
+                batch = self._batch(first)
+                await self._answer(batch, self._serve(batch))
+        self._is_working = False
         self._on_idle(self)
 
-    def _next(self) -> list[ClientMessage]:
-        """The next request, or as many inputs as stand in a row."""
-        batch = [self._queue.popleft()]
-        if isinstance(batch[0], asks.SendInput):
-            while (
-                self._queue
-                and len(batch) < INPUTS_A_STEP
-                and isinstance(self._queue[0], asks.SendInput)
-            ):
-                batch.append(self._queue.popleft())
+    def _batch(self, first: ClientMessage) -> list[ClientMessage]:
+        """The request, with the inputs that stand behind it if it is one itself."""
+        batch, size = [first], 0
+        while isinstance(first, asks.SendInput) and self._queue and len(batch) < INPUTS_A_STEP:
+            size += len(first.text)
+            following = self._queue[0]
+            if not isinstance(following, asks.SendInput) or size > CHARS_A_STEP:
+                break
+            self._queue.popleft()
+            batch.append(following)
+            first = following
         return batch
 
-    async def _contained(self, batch: Sequence[ClientMessage]) -> None:
-        """Serve a request; whatever fails becomes its answer."""
-        refusal: RequestError | None = None
-        try:
-            await self._serve(batch)
-        except* RequestError as group:
-            refusal = _first(group)
-        except* StoreError as group:
-            refusal = Busy(str(group.exceptions[0]))
-        except* Exception:  # noqa: BLE001 - the boundary of a client's request
-            fault = secrets.token_hex(4)
-            _LOG.exception("internal error %s", fault)
-            refusal = _Internal(f"internal error {fault}; the service's log has it")
-        if refusal is not None:
-            for message in batch:
+    async def _answer(self, batch: Sequence[ClientMessage], serving: Awaitable[None]) -> None:
+        """Serve requests; whatever that fails with becomes their answer."""
+        refusal = await refusal_of(serving)
+        for message in batch:
+            if refusal is not None:
                 self._refuse(message, refusal)
+            self._on_served(message)
 
     def _refuse(self, message: ClientMessage, refusal: RequestError) -> None:
         self._door.reply(says.Error.of(refusal.code, str(refusal), _context(message)))
@@ -128,33 +152,33 @@ class Desk:
             case asks.Subscribe() as message:
                 await self._subscribe(message)
             case asks.Unsubscribe() as message:
-                await self._leave()
+                await self.subscription.end()
                 self._acknowledge(message)
             case asks.History() as message:
-                await self._history(message)
+                found = page_before(message, self._floor.registry.store.row(self.session_id))
+                with self.subscription.range_alone():
+                    await self._send_range(message, found)
             case asks.GetSessionStatus() as message:
-                self._door.reply(self._status(message))
+                self._door.reply(
+                    status_message(self._floor.registry, self.session_id, message.request_id)
+                )
             case asks.ResetKernel() as message:
                 await self._reset(message)
-            case _:
-                raise AssertionError(f"{batch[0].type} is not served at a desk")
-
-    # Inputs
+            case message:
+                raise AssertionError(f"{message.type} is not served at a desk")
 
     async def _admit(self, messages: Sequence[asks.SendInput]) -> None:
         registry = self._floor.registry
         sent = [
             Input(self.session_id, one.source, one.text, one.client_request_id) for one in messages
         ]
-        acked = 0
-        self._hold.begin()
-        try:
+        with self.subscription.input_in_flight():
             answers = await registry.store.admit_all(sent, refuse=registry.refusal(self.session_id))
             for message, answer in zip(messages, answers, strict=True):
                 if isinstance(answer, RequestError):
                     self._refuse(message, answer)
                     continue
-                acked = max(acked, answer.seq)
+                self._floor.count_input()
                 self._door.reply(
                     says.Ack(
                         session_id=self.session_id,
@@ -164,123 +188,65 @@ class Desk:
                         request_id=message.request_id,
                     )
                 )
-                if not self._floor.has_model and answer.pending:
+                if answer.pending and not self._floor.has_model:
                     self._door.reply(
                         says.Error.of("no_model_configured", NO_MODEL, _context(message))
                     )
-        finally:
-            self._hold.end(acked)
-            self._release_chunks()
-
-    # Following
 
     async def _subscribe(self, message: asks.Subscribe) -> None:
-        if self.follower is None:
-            self._floor.take_subscription(self.session_id)
-        await self._leave(keep_place=True)
-        store = self._floor.registry.store
-        row = store.row(self.session_id)
-        head = 0 if row is None else row.head_seq
-        fold = None if row is None else row.fold_seq
-        if message.after_seq > 0:
-            first = min(message.after_seq, head) + 1
-        else:
-            first = max(head - min(message.limit, PAGE_MAX), fold or 0) + 1
-        # From here on, before anything is awaited, what is live is for this client.
-        self._look.enter_context(self._floor.registry.live.look(self.session_id, self._live))
-        self._syncing = True
-        await self._send_range(message, first, head)
-        self._syncing = False
-        self._release_chunks()
-        self.follower = Follower(
-            self.session_id, head, self._door, store, self._floor.records, self._hold
-        )
-        self._nursery.start_soon(self.follower.run, name=f"follower {self.session_id}")
+        await self.subscription.prepare()
+        # Read once: a commit may become visible between two reads.
+        found = window(message, self._floor.registry.store.row(self.session_id))
+        with self.subscription.begun_after(found.last):
+            await self._send_range(message, found)
 
-    async def _leave(self, *, keep_place: bool = False) -> None:
-        """Follow no more; what is being sent is sent to its end."""
-        follower, self.follower = self.follower, None
-        self._look.close()
-        self._door.forget_chunks(len(self._chunks))
-        self._chunks.clear()
-        if follower is not None:
-            follower.end()
-            await follower.over.wait()
-        if not keep_place:
-            self._floor.leave_subscription(self.session_id)
-
-    def _live(self, message: LiveMessage) -> None:
-        """Take a live message; waits for nobody."""
-        data = frame(says.encode(message))
-        if isinstance(message, says.LiveChunk):
-            if not self._door.admit_chunk(self.session_id):
-                return
-            if self._hold.is_held or self._syncing:
-                self._chunks.append(data)
-            else:
-                self._door.chunk(data)
-        else:
-            self._release_chunks()
-            self._door.discard(data)
-
-    def _release_chunks(self) -> None:
-        if not self._hold.is_held and not self._syncing:
-            chunks, self._chunks = self._chunks, []
-            for data in chunks:
-                self._door.chunk(data)
-
-    # Ranges
-
-    async def _history(self, message: asks.History) -> None:
-        head = self._floor.registry.store.head(self.session_id)
-        last = min(message.before_seq, head + 1) - 1
-        first = max(1, last - min(message.limit, PAGE_MAX) + 1)
-        await self._send_range(message, first, last)
-
-    async def _send_range(
-        self, message: asks.Subscribe | asks.History, first: int, last: int
-    ) -> None:
-        """`sync_started`, the events from `first` to `last`, `sync_completed`."""
-        store = self._floor.registry.store
-        row = store.row(self.session_id)
-        self._door.reply(
-            says.SyncStarted(
-                session_id=self.session_id,
-                from_seq=first,
-                to_seq=last,
-                earliest_seq=store.earliest_seq(self.session_id),
-                fold_seq=None if row is None else row.fold_seq,
-                request_id=message.request_id,
-            )
-        )
-        at = first - 1
-        while at < last:
-            page = self._floor.records.page(self.session_id, at, min(PAGE, last - at))
-            at = page[-1].seq
-            await self._door.events([record.event for record in page])
-        self._door.reply(
-            says.SyncCompleted(
-                session_id=self.session_id, to_seq=last, request_id=message.request_id
-            )
-        )
-
-    # The rest
-
-    def _status(self, message: asks.GetSessionStatus) -> says.SessionStatus:
-        return status_message(self._floor.registry, self.session_id, message.request_id)
+    async def _send_range(self, message: asks.Subscribe | asks.History, found: Range) -> None:
+        store, records = self._floor.registry.store, self._floor.records
+        self._is_sending_range = True
+        try:
+            await send_range(message, found, store=store, records=records, door=self._door)
+        finally:
+            self._is_sending_range = False
 
     async def _reset(self, message: asks.ResetKernel) -> None:
-        while self.stopping:
-            await self.stopping[-1].wait()
         failure = None
         try:
             await self._floor.registry.reopen(self.session_id, None)
-        except (StoreError, KernelError, RegistryClosed) as exc:
+        except (StoreUnavailable, KernelError, RegistryClosed) as exc:
+            failure = str(exc)
+        self._acknowledge(message, failure)
+
+    async def _stop(self, message: asks.Stop, barrier: _Barrier) -> None:
+        if not self._is_sending_range:
+            with trio.move_on_after(STOP_COURTESY_S):
+                await barrier.reached.wait()
+        self._overtake(barrier)
+        try:
+            await self._answer([message], self._stop_session(message))
+        finally:
+            barrier.ended.set()
+
+    def _overtake(self, barrier: _Barrier) -> None:
+        """A reset that has not begun before the stop does not undo it."""
+        if barrier.reached.is_set():
+            return
+        ahead = tuple(self._queue)[: self._queue.index(barrier)]
+        for message in ahead:
+            if isinstance(message, asks.ResetKernel):
+                self._queue.remove(message)
+                self._acknowledge(message, OVERTAKEN)
+                self._on_served(message)
+
+    async def _stop_session(self, message: asks.Stop) -> None:
+        failure = None
+        try:
+            await self._floor.registry.stop(self.session_id)
+        except (StoreUnavailable, KernelError) as exc:
             failure = str(exc)
         self._acknowledge(message, failure)
 
     def _acknowledge(
-        self, message: asks.Unsubscribe | asks.ResetKernel, failure: str | None = None
+        self, message: asks.Unsubscribe | asks.ResetKernel | asks.Stop, failure: str | None = None
     ) -> None:
         self._door.reply(
             says.OperatorAck(
@@ -291,24 +257,6 @@ class Desk:
                 request_id=message.request_id,
             )
         )
-
-
-NO_MODEL: Final = (
-    "no model is configured: the input is stored but nothing will answer it until the service "
-    "is started with a model (--model-url and --model)"
-)
-
-
-class _Internal(RequestError):
-    code = "internal"
-
-
-def _first(group: BaseExceptionGroup[RequestError]) -> RequestError:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, RequestError)
-    return found
 
 
 def _context(message: ClientMessage) -> Context:

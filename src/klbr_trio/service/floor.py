@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import attrs
+import trio
 
 from klbr_trio.config import SUBSCRIPTIONS
-from klbr_trio.errors import Busy
+from klbr_trio.errors import Busy, StoreBroken
+from klbr_trio.service.live import LiveFrames
 from klbr_trio.service.records import Records
 from klbr_trio.sessions.registry import SessionRegistry
 
@@ -16,11 +20,38 @@ class Shared:
 
     Attributes:
         has_model: Whether anything will answer an input.
+        clients: How many clients are being served.
+        inputs: How many inputs were acknowledged.
+        broken: How the store turned out to be corrupt, which ends the service.
     """
 
     registry: SessionRegistry
     has_model: bool
     records: Records
+    live_frames: LiveFrames = attrs.field(factory=LiveFrames, init=False)
+    clients: int = attrs.field(default=0, init=False)
+    inputs: int = attrs.field(default=0, init=False)
+    broken: StoreBroken | None = attrs.field(default=None, init=False)
+    broke: trio.Event = attrs.field(factory=trio.Event, init=False)
+    client_left: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def leave(self) -> None:
+        """One client less."""
+        self.clients -= 1
+        self.client_left.set()
+        self.client_left = trio.Event()
+
+    def break_down(self, error: StoreBroken) -> None:
+        """A client met a corrupt page; nobody may go on with this file."""
+        self.broken = error
+        self.broke.set()
+
+
+class Closable(Protocol):
+    """What takes a place among a client's subscriptions."""
+
+    def close(self) -> None:
+        """Leave the place, at once."""
 
 
 @attrs.define(eq=False)
@@ -28,7 +59,7 @@ class Floor:
     """One client's view of what is shared, with its own subscriptions."""
 
     _shared: Shared
-    _following: set[str] = attrs.field(factory=set)
+    _subscriptions: set[Closable] = attrs.field(factory=set, init=False)
 
     @property
     def registry(self) -> SessionRegistry:
@@ -45,18 +76,32 @@ class Floor:
         """The records as frames."""
         return self._shared.records
 
-    def take_subscription(self, session_id: str) -> None:
+    @property
+    def live_frames(self) -> LiveFrames:
+        """Live messages as frames."""
+        return self._shared.live_frames
+
+    def count_input(self) -> None:
+        """An input was acknowledged."""
+        self._shared.inputs += 1
+
+    def take_place(self, subscription: Closable) -> None:
         """The client follows one session more.
 
         Raises:
             Busy: It follows as many as it may.
         """
-        if session_id not in self._following and len(self._following) >= SUBSCRIPTIONS:
+        if len(self._subscriptions) >= SUBSCRIPTIONS:
             raise Busy(
                 f"a client follows at most {SUBSCRIPTIONS} sessions; unsubscribe from one first"
             )
-        self._following.add(session_id)
+        self._subscriptions.add(subscription)
 
-    def leave_subscription(self, session_id: str) -> None:
+    def leave_place(self, subscription: Closable) -> None:
         """The client follows one session less."""
-        self._following.discard(session_id)
+        self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """The client has gone, and follows nothing."""
+        for subscription in tuple(self._subscriptions):
+            subscription.close()

@@ -21,41 +21,39 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class Hold:
-    """Keeps a session's events and chunks back while an input of this client is in flight.
+    """Keeps a session's newer events back on one connection.
 
-    Its `ack` has to come before its event. What was acknowledged may go out.
-
-    Attributes:
-        acked: The highest seq that was acknowledged on this connection.
+    While an input of the client is in flight its `ack` has to come before its event, so
+    only what was there before it may go out; while a range is sent, nothing may.
     """
 
-    acked: int = 0
-    _held: bool = False
-    _released: trio.Event = attrs.field(factory=trio.Event)
+    _through: int | None = attrs.field(default=None, init=False)
+    _released: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def is_held(self) -> bool:
-        """Whether an input is in flight."""
-        return self._held
+        """Whether something is kept back."""
+        return self._through is not None
 
-    def begin(self) -> None:
-        """An input is in flight."""
-        self._held = True
+    def begin(self, through: int) -> None:
+        """Events after `through` wait."""
+        self._through = through
 
-    def end(self, acked: int) -> None:
-        """Its answer is in the door."""
-        self.acked = max(self.acked, acked)
-        self._held = False
+    def end(self) -> None:
+        """Nothing waits any more."""
+        self._through = None
         self._released.set()
         self._released = trio.Event()
 
-    def passes(self, seq: int) -> bool:
-        """Whether the event of that seq may be sent now."""
-        return not self._held or seq <= self.acked
+    def passing(self, records: list[Record]) -> list[Record]:
+        """Those of the records that may be sent now."""
+        if self._through is None:
+            return records
+        return [record for record in records if record.seq <= self._through]
 
-    async def wait(self) -> None:
-        """Return when the input in flight has its answer."""
-        if self._held:
+    async def released(self) -> None:
+        """Return when what is kept back now may go."""
+        if self._through is not None:
             await self._released.wait()
 
 
@@ -64,7 +62,7 @@ class Follower:
     """Follows a session from a cursor on.
 
     Attributes:
-        cursor: The seq of the last event sent.
+        cursor: The seq of the last event given to the door.
         over: Set when its task has ended.
     """
 
@@ -74,9 +72,10 @@ class Follower:
     _store: Store
     _records: Records
     _hold: Hold
-    over: trio.Event = attrs.field(factory=trio.Event)
-    _ended: bool = False
-    _pause: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _ended: bool = attrs.field(default=False, init=False)
+    _pause: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _moved: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def end(self) -> None:
         """Send nothing after what is being sent."""
@@ -84,37 +83,44 @@ class Follower:
         self._pause.cancel()
 
     async def run(self) -> None:
-        """Send every event after the cursor, as it is committed, until `end`."""
+        """Send every event after the cursor, as it is committed, until `end`.
+
+        Raises:
+            ConnectionGone: The client has gone.
+        """
         try:
             while not self._ended:
                 ticket = self._store.ticket(self.session_id)
-                if not await self._send_what_is_there():
+                if not await self._send_some():
                     await self._wait(ticket)
         finally:
             self.over.set()
+            self._moved.set()
 
     async def caught_up(self) -> None:
-        """Return when everything that is committed has been sent."""
-        while not self._ended and self.cursor < self._store.head(self.session_id):
-            await trio.lowlevel.checkpoint()
+        """Return when everything that is committed has been given to the door."""
+        while not self._ended and self.cursor < self._records.head(self.session_id):
+            await self._moved.wait()
 
-    async def _send_what_is_there(self) -> bool:
+    async def _send_some(self) -> bool:
         """Send a page; False if there is nothing that may be sent now."""
-        records = self._passing(self._records.newest(self.session_id, self.cursor))
-        if not records:
+        if self.cursor >= self._records.head(self.session_id):
+            return False
+        await self._door.room()
+        records = self._hold.passing(self._records.newest(self.session_id, self.cursor))
+        if not records or self._ended:
             return False
         self.cursor = records[-1].seq
+        self._moved.set()
+        self._moved = trio.Event()
         await self._door.events([data for record in records for data in record.live()])
         return True
-
-    def _passing(self, records: list[Record]) -> list[Record]:
-        return [record for record in records if self._hold.passes(record.seq)]
 
     async def _wait(self, ticket: trio.Event) -> None:
         with trio.CancelScope() as self._pause:
             if self._ended:
                 return
             if self._hold.is_held:
-                await self._hold.wait()
-            elif self.cursor >= self._store.head(self.session_id):
+                await self._hold.released()
+            else:
                 await ticket.wait()

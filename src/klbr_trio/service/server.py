@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 import attrs
 import trio
 
 from klbr_trio.config import LISTEN_HOST
-from klbr_trio.errors import ConfigError
-from klbr_trio.service.client import Client, serve_client
+from klbr_trio.errors import ConfigError, StoreBroken
+from klbr_trio.service.client import serve_client
+from klbr_trio.service.faults import first_of
 from klbr_trio.service.floor import Shared
+from klbr_trio.service.metrics import metrics
 from klbr_trio.service.port.accept import Port, serve_port
+from klbr_trio.service.port.connection import Connection
 from klbr_trio.service.port.gate import Policy, bound_hosts, own_origins
 from klbr_trio.service.port.reply import Response
 from klbr_trio.service.records import Records
 from klbr_trio.sessions.driver import drive
 from klbr_trio.sessions.groups import ServiceTaskGroup
 from klbr_trio.sessions.recovery import recover
-from klbr_trio.sessions.registry import SessionRegistry
+from klbr_trio.sessions.registry import CLIENTS_GRACE_S, SessionRegistry
 from klbr_trio.sessions.runner import Agent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from klbr_trio.models import LlmClient
     from klbr_trio.release import Release
-    from klbr_trio.service.port.connection import Connection
 
 _LOG: Final = logging.getLogger("klbr_trio.service")
 
 DRAIN_EXTRA_S: Final = 5.0
 """What a cancelled service gets, besides the drain's grace, to end in good order."""
 
-LAST_WORDS_S: Final = 1.0
+LAST_WORDS_S: Final = CLIENTS_GRACE_S / 2
 """What clients get to hear what was committed before they are told goodbye."""
+
+FORCE_S: Final = CLIENTS_GRACE_S * 0.9
+"""When, after they were asked to leave, the clients that are still there are cut by force."""
 
 
 async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by its public signature
@@ -73,40 +80,47 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
 
     Raises:
         ConfigError: The address can't be bound, or there is a model and no release.
+        RegistryClosed: The registry was shut down before.
     """
     if llm is not None and release is None:
         raise ConfigError("a service with a model needs a release to run")
-    tcp = await _bind(host, port)
-    bound: tuple[str, int] = tcp[0].socket.getsockname()[:2]
-    service = _Service(
-        registry,
-        _port(tcp, auth),
-        Shared(registry, llm is not None, Records(registry.store)),
-    )
     agent = None if llm is None or release is None else Agent(llm, release, soul)
-    await registry.start_service_task(ServiceTaskGroup.DRIVER, drive, registry, agent)
-    await registry.start_service_task(ServiceTaskGroup.RECOVERY, recover, registry)
-    await registry.start_service_task(ServiceTaskGroup.CLIENT, service.host_clients)
-    clients = await service.clients_nursery()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(service.listen, [*tcp, *extra_listeners], clients)
-        task_status.started(bound)
-        _LOG.info("listening on %s:%d", *bound)
+    async with _bound(host, port, extra_listeners) as tcp:
+        address: tuple[str, int] = tcp[0].socket.getsockname()[:2]
+        shared = Shared(registry, llm is not None, Records(registry.store))
+        service = _Service(registry, shared, _port(tcp, auth))
+        await registry.start_service_task(ServiceTaskGroup.DRIVER, drive, registry, agent)
         try:
+            await registry.start_service_task(ServiceTaskGroup.RECOVERY, recover, registry)
+            await registry.start_service_task(
+                ServiceTaskGroup.CLIENT, service.run, [*tcp, *extra_listeners]
+            )
+            await service.listening.wait()
+            task_status.started(address)
+            _LOG.info("listening on %s:%d", *address)
             await registry.closed.wait()
         finally:
-            await service.drain(drain_seconds)
-            nursery.cancel_scope.cancel()
+            await _drain(registry, drain_seconds)
 
 
-async def _bind(host: str, port: int) -> list[trio.SocketListener]:
-    try:
-        return await trio.open_tcp_listeners(port, host=host)
-    except (OSError, OverflowError) as exc:
-        reason = getattr(exc, "strerror", None) or str(exc)
-        raise ConfigError(
-            f"can't listen on {host}:{port}: {reason}; choose another with --listen HOST:PORT"
-        ) from exc
+@contextlib.asynccontextmanager
+async def _bound(
+    host: str, port: int, extra: Sequence[trio.SocketListener]
+) -> AsyncGenerator[list[trio.SocketListener]]:
+    """Listeners at the address; they and `extra` are closed when the block ends."""
+    with contextlib.ExitStack() as stack:
+        for listener in extra:
+            stack.callback(listener.socket.close)
+        try:
+            bound = await trio.open_tcp_listeners(port, host=host)
+        except (OSError, OverflowError) as exc:
+            reason = getattr(exc, "strerror", None) or str(exc)
+            raise ConfigError(
+                f"can't listen on {host}:{port}: {reason}; choose another with --listen HOST:PORT"
+            ) from exc
+        for listener in bound:
+            stack.callback(listener.socket.close)
+        yield bound
 
 
 def _port(listeners: Sequence[trio.SocketListener], auth: str | Sequence[str] | None) -> Port:
@@ -115,56 +129,104 @@ def _port(listeners: Sequence[trio.SocketListener], auth: str | Sequence[str] | 
     return Port(policy=Policy(hosts=hosts, origins=own_origins(hosts), tokens=tokens))
 
 
+async def _drain(registry: SessionRegistry, seconds: float) -> None:
+    """Take nothing new, let turns end for `seconds`, then shut the registry down."""
+    with trio.move_on_after(seconds + DRAIN_EXTRA_S, shield=True):
+        registry.begin_shutdown()
+        with trio.move_on_after(seconds):
+            await registry.idle()
+        await registry.shutdown_all()
+
+
 @attrs.define(eq=False)
 class _Service:
+    """The clients' part of a service: a task of the registry.
+
+    Attributes:
+        listening: Set once connections are accepted, or never will be.
+    """
+
     _registry: SessionRegistry
-    _port: Port
     _shared: Shared
-    _clients: set[Client] = attrs.field(factory=set)
-    _nursery: trio.Nursery | None = None
-    _hosting: trio.Event = attrs.field(factory=trio.Event)
+    _port: Port
+    listening: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _connections: WeakSet[Connection] = attrs.field(factory=WeakSet, init=False)
 
-    async def host_clients(self) -> None:
-        """Client handlers live in here; asked to leave, they hear the last words first."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._hosting.set()
-            await self._registry.leave(ServiceTaskGroup.CLIENT).wait()
-            with trio.move_on_after(LAST_WORDS_S):
-                for client in tuple(self._clients):
-                    await client.caught_up()
-            nursery.cancel_scope.cancel()
+    async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Accept and serve connections; asked to leave, clients hear the last words first.
 
-    async def clients_nursery(self) -> trio.Nursery:
-        """The nursery of the client handlers."""
-        await self._hosting.wait()
-        assert self._nursery is not None
-        return self._nursery
+        Raises:
+            StoreBroken: A client met a corrupt page of the store.
+        """
+        leave = self._registry.leave(ServiceTaskGroup.CLIENT)
+        try:
+            with self._registry.store.watch(self._shared.records.note):
+                async with trio.open_nursery() as service:
+                    service.start_soon(self._refuse_when_closing)
+                    service.start_soon(self._end_when_broken)
+                    async with trio.open_nursery() as handlers:
+                        async with trio.open_nursery() as accepting:
+                            await accepting.start(self._listen, listeners, handlers)
+                            self.listening.set()
+                            await leave.wait()
+                            # The handlers' nursery takes nobody any more once it is left.
+                            service.start_soon(self._cut_by_force)
+                            await self._last_words()
+                            accepting.cancel_scope.cancel()
+                        handlers.cancel_scope.cancel()
+                    service.cancel_scope.cancel()
+        finally:
+            self.listening.set()
 
-    async def listen(
+    async def _listen(
         self,
         listeners: Sequence[trio.SocketListener],
-        clients: trio.Nursery,
+        handlers: trio.Nursery,
         task_status: trio.TaskStatus[list[trio.SocketListener]],
     ) -> None:
-        """Accept connections until cancelled."""
         await serve_port(
             listeners,
-            handler_nursery=clients,
+            handler_nursery=handlers,
             port=self._port,
             on_socket=self._serve,
             on_http=self._answer,
             task_status=task_status,
         )
 
+    async def _last_words(self) -> None:
+        with trio.move_on_after(LAST_WORDS_S):
+            while self._shared.clients:
+                await self._shared.client_left.wait()
+
+    async def _cut_by_force(self) -> None:
+        await trio.sleep(FORCE_S)
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    async def _refuse_when_closing(self) -> None:
+        await self._registry.closing.wait()
+        self._port.is_draining = True
+
+    async def _end_when_broken(self) -> None:
+        await self._shared.broke.wait()
+        assert self._shared.broken is not None
+        raise self._shared.broken
+
     async def _serve(self, connection: Connection) -> None:
-        await serve_client(connection, self._shared, self._clients)
+        self._connections.add(connection)
+        try:
+            await serve_client(
+                connection, self._shared, self._registry.leave(ServiceTaskGroup.CLIENT)
+            )
+        except* StoreBroken as group:
+            self._shared.break_down(first_of(group))
+            raise
 
     def _answer(self, path: str) -> Response:
+        why = self._not_ready()
         if path == "/readyz":
-            why = self._not_ready()
             return Response.line(200, "ok") if why is None else Response.line(503, why)
-        return Response.line(404, "There is nothing here.")
+        return metrics(self._shared, self._port.statistics(), is_ready=why is None)
 
     def _not_ready(self) -> str | None:
         if self._registry.closing.is_set():
@@ -174,12 +236,3 @@ class _Service:
         if self._registry.store.trouble is not None:
             return "unable to write"
         return None
-
-    async def drain(self, seconds: float) -> None:
-        """Take nothing new, let turns end for `seconds`, then shut the registry down."""
-        self._port.is_draining = True
-        with trio.move_on_after(seconds + DRAIN_EXTRA_S, shield=True):
-            self._registry.begin_shutdown()
-            with trio.move_on_after(seconds):
-                await self._registry.idle()
-            await self._registry.shutdown_all()

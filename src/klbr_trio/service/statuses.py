@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from klbr_trio.domain.session import Draining, Stopped
 from klbr_trio.errors import UnknownSession
-from klbr_trio.wire.server import SessionList, SessionStatus, encode
+from klbr_trio.wire.client import PAGE_MAX
+from klbr_trio.wire.codec import dumps
+from klbr_trio.wire.server import SessionStatus, encode
 
 if TYPE_CHECKING:
     from klbr_trio.sessions.registry import SessionRegistry
     from klbr_trio.store.reader import Status
+    from klbr_trio.wire.client import ListSessions
 
-_LIST_BYTES: Final = 1024 * 1024 - 4096
+LIST_BYTES: Final = 1024 * 1024 - 4096
+"""What the sessions of one page may take together."""
+
+_STEP: Final = 50
+"""Sessions read at a time: about a millisecond, then the other clients have their turn."""
 
 
 def status_message(
@@ -29,25 +38,30 @@ def status_message(
     return _message(registry, status, request_id)
 
 
-def list_message(
-    registry: SessionRegistry, after: str | None, limit: int, request_id: str | None
-) -> SessionList:
-    """A page of sessions, ascending by id; it ends early at 1 MiB."""
-    found = registry.store.statuses(after or "", limit + 1)
-    sessions: list[SessionStatus] = []
-    size = 0
-    for status in found[:limit]:
-        message = _message(registry, status, None)
-        size += len(encode(message).encode()) + 1
-        if size > _LIST_BYTES:
-            break
-        sessions.append(message)
-    more = len(found) > len(sessions) and sessions
-    return SessionList(
-        sessions=tuple(sessions),
-        next=sessions[-1].session_id if more else None,
-        request_id=request_id,
-    )
+async def list_text(registry: SessionRegistry, asked: ListSessions) -> str:
+    """A `session_list` as JSON: a page ascending by id, which ends early at 1 MiB."""
+    limit = min(asked.limit, PAGE_MAX)
+    page: list[str] = []
+    last, size, has_more = asked.after or "", 0, True
+    while has_more and len(page) < limit and size < LIST_BYTES:
+        await trio.lowlevel.checkpoint()
+        count = min(_STEP, limit - len(page))
+        found = registry.store.statuses(last, count + 1)
+        has_more = len(found) > count
+        for status in found[:count]:
+            text = encode(_message(registry, status, None))
+            size += len(text.encode()) + 1
+            if size > LIST_BYTES:
+                has_more = True
+                break
+            page.append(text)
+            last = status.row.session_id
+    fields = [f'{{"type":"session_list","sessions":[{",".join(page)}]']
+    if has_more and page:
+        fields.append(f'"next":{dumps(last)}')
+    if asked.request_id is not None:
+        fields.append(f'"request_id":{dumps(asked.request_id)}')
+    return ",".join(fields) + "}"
 
 
 def _message(registry: SessionRegistry, status: Status, request_id: str | None) -> SessionStatus:
