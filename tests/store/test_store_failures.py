@@ -10,6 +10,7 @@ from store_lab import (
     SESSION,
     TOO_SLOW,
     UNREACHABLE,
+    StandingClock,
     admit,
     ask,
     begin,
@@ -36,10 +37,14 @@ from klbr_trio.store.failures import delay_ms
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from store_lab import StandingClock
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
+
+
+@pytest.fixture
+def clock() -> StandingClock:
+    return StandingClock()
 
 
 @pytest.mark.parametrize("failure", [UNREACHABLE, TOO_SLOW])
