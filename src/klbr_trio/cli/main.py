@@ -194,6 +194,17 @@ def reset(session: str, **flags: Any) -> Exit:  # noqa: ANN401
     return run(session, output=_output(flags), flags=flags)
 
 
+@app.command()
+@_option("--behavior", metavar="DIR", meaning="Show this behaviour instead of the one that ships.")
+@_option("--keep", is_flag=True, meaning="Keep the temporary folder.")
+@_JSON
+def demo(behavior: str | None, **flags: Any) -> Exit:  # noqa: ANN401
+    """Show a service at work, with a script for a model, and check every claim."""
+    from klbr_trio.cli.demo.story import demo as run
+
+    return run(behavior=behavior, keep=flags.pop("keep"), output=_output(flags))
+
+
 @app.group()
 def release() -> None:
     """Behaviours as the service runs them."""

@@ -24,15 +24,22 @@ _QUIET: Final = frozenset({"reply.received"})
 
 @attrs.define(eq=False)
 class Screen:
-    """What stands on the screen."""
+    """What stands on the screen.
+
+    Attributes:
+        is_silent: Whether nothing is shown at all.
+    """
 
     _output: Output
+    is_silent: bool = False
     _open: _Stream | None = None
     _at_line_start: bool = True
     _shown: set[_Stream] = attrs.field(factory=set)
 
     def frame(self, frame: Mapping[str, Any]) -> None:
         """Show one frame of the service."""
+        if self.is_silent:
+            return
         if self._output.as_json:
             self._output.fact(frame, "")
             return
@@ -51,6 +58,8 @@ class Screen:
 
     def line(self, text: str) -> None:
         """Show a line of its own."""
+        if self.is_silent:
+            return
         self._end_stream()
         self._output.write(self._output.shown(text) + "\n")
 

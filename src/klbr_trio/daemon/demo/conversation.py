@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _HEADER: Final = re.compile(r"^\[input from (?P<source>.*?), [^\],]*\]\n", re.MULTILINE)
 _NOTE: Final = re.compile(r"^\[note: .*?\]$", re.MULTILINE)
-_WAITED_FOR: Final = re.compile(r"You were waiting for: (?P<reason>.*)\.\]$")
+_REASON: Final = re.compile(r"Your reason: (?P<reason>.*?)\.?\]$")
 _BROKEN_OFF: Final = ("may have run, in part or whole", "not run: ")
 _SENT: Final = re.compile(r"known: it sent (?P<texts>.*)")
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -92,11 +92,12 @@ def _owed(text: str) -> list[Owed]:
     """The inputs and wakes in one user message, in order."""
     found: list[tuple[int, Owed]] = []
     headers = list(_HEADER.finditer(text))
-    for header, following in zip(headers, [*headers[1:], None], strict=True):
-        body = text[header.end() : following.start() if following else len(text)]
+    ends = [*(header.start() for header in headers[1:]), len(text)]
+    for header, end in zip(headers, ends, strict=False):
+        body = text[header.end() : end]
         found.append((header.start(), Asked(_NOTE.sub("", body).strip())))
     for note in _NOTE.finditer(text):
         if "you are awake" in note[0]:
-            reason = _WAITED_FOR.search(note[0])
+            reason = _REASON.search(note[0])
             found.append((note.start(), Woken(reason["reason"] if reason else "")))
     return [owed for _, owed in sorted(found, key=lambda each: each[0])]
