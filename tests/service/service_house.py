@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
@@ -23,6 +22,9 @@ from klbr_trio import (
     WorkerConfig,
     serve_listener,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
 ROOT: Final = Path(__file__).parents[2]
 CEILING: Final = 20.0
@@ -49,8 +51,8 @@ class Caller:
 
     socket: trio_websocket.WebSocketConnection
 
-    async def say(self, type: str, **fields: object) -> None:
-        await self.say_text(json.dumps({"type": type, **fields}))
+    async def say(self, kind: str, **fields: object) -> None:
+        await self.say_text(json.dumps({"type": kind, **fields}))
 
     async def say_text(self, text: str) -> None:
         with trio.fail_after(CEILING):
@@ -71,9 +73,9 @@ class Caller:
         assert None not in found.values(), "what has no value is left out"
         return found
 
-    async def ask(self, type: str, **fields: object) -> Message:
+    async def ask(self, kind: str, **fields: object) -> Message:
         """Say something, and the next message that comes."""
-        await self.say(type, **fields)
+        await self.say(kind, **fields)
         return await self.hear()
 
     async def hear_until(self, wanted: Callable[[Message], bool]) -> list[Message]:
@@ -98,12 +100,11 @@ class Caller:
     async def input(self, session_id: str, text: str = "hello", **fields: object) -> Message:
         """Send an input and take its answer; a refusal for want of a model behind it too."""
         message = {"session_id": session_id, "source": "tests", "text": text, **fields}
-        answer = await self.ask("send_input", **message)
-        return answer
+        return await self.ask("send_input", **message)
 
-    async def range(self, type: str, session_id: str, **fields: object) -> Range:
+    async def replay(self, kind: str, session_id: str, **fields: object) -> Range:
         """Ask for a window, a catch-up or history, and take it to its end."""
-        started = await self.ask(type, session_id=session_id, **fields)
+        started = await self.ask(kind, session_id=session_id, **fields)
         return await self.rest_of_range(started)
 
     async def rest_of_range(self, started: Message) -> Range:
@@ -122,12 +123,11 @@ class Caller:
     async def goodbye(self) -> int:
         """What the server closes with; messages before it are dropped."""
         with trio.fail_after(CEILING):
-            while True:
-                try:
+            with contextlib.suppress(trio_websocket.ConnectionClosed):
+                while True:
                     await self.socket.get_message()
-                except trio_websocket.ConnectionClosed as exc:
-                    assert exc.reason is not None
-                    return int(exc.reason.code)
+        assert self.socket.closed is not None
+        return int(self.socket.closed.code)
 
 
 @attrs.frozen
@@ -157,7 +157,7 @@ class Service:
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.address[1]}/"
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def caller(self) -> AsyncGenerator[Caller]:
         """A client that is connected until the block ends."""
         async with trio.open_nursery() as nursery:
@@ -170,6 +170,8 @@ class Service:
             finally:
                 with trio.move_on_after(2, shield=True):
                     await socket.aclose()
+                # A goodbye that the server began leaves the library's socket open.
+                await trio.aclose_forcefully(socket._stream)
                 nursery.cancel_scope.cancel()
 
     async def get(self, path: str, *, token: str | None = None) -> tuple[int, str]:
@@ -186,13 +188,20 @@ class Service:
         return int(head.split(" ")[1]), body
 
     async def notes(self, session_id: str, count: int, *, text: str = "note") -> None:
-        """So many notes more in the session's log."""
+        """So many notes more in the session's log; many are written side by side."""
         await self.store.ensure_session(session_id)
-        for number in range(count):
-            await self.store.append(session_id, "scratchpad", {"text": f"{text} {number}"})
+
+        async def write(numbers: range) -> None:
+            for number in numbers:
+                await self.store.append(session_id, "scratchpad", {"text": f"{text} {number}"})
+
+        writers = max(1, count // 20)
+        async with trio.open_nursery() as nursery:
+            for first in range(writers):
+                nursery.start_soon(write, range(first, count, writers))
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def open_service(
     path: Path,
     *,

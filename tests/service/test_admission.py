@@ -64,7 +64,7 @@ async def test_a_duplicate_of_an_ended_input_is_not_refused(tmp_path: Path) -> N
     async with open_provider([text_reply("well")]) as provider:
         async with open_service(tmp_path, llm=model_at(provider.url)) as service:
             async with service.caller() as caller:
-                await caller.range("subscribe", "s")
+                await caller.replay("subscribe", "s")
                 assert (await caller.input("s", "one", client_request_id="k"))["type"] == "ack"
                 await caller.hear_event("turn.completed")
     async with open_service(tmp_path) as service, service.caller() as caller:
@@ -82,7 +82,7 @@ async def test_what_was_stored_without_a_model_is_answered_by_the_next_service(
     async with open_provider([text_reply("I am")]) as provider:
         async with open_service(tmp_path, llm=model_at(provider.url)) as service:
             async with service.caller() as caller:
-                replay = await caller.range("subscribe", "s")
+                replay = await caller.replay("subscribe", "s")
                 done = {record["kind"] for record in replay.records}
                 if "turn.completed" not in done:
                     await caller.hear_event("turn.completed")
@@ -163,7 +163,7 @@ async def test_a_session_that_was_opened_and_stopped_stays_empty(tmp_path: Path)
 async def test_inputs_sent_in_a_row_are_acknowledged_in_a_row(tmp_path: Path) -> None:
     """More than a step takes, to one session, with duplicates and a conflict among them."""
     async with open_service(tmp_path) as service, service.caller() as caller:
-        await caller.range("subscribe", "s")
+        await caller.replay("subscribe", "s")
         for number in range(100):
             key = f"k{number - number % 10 if number % 10 in {3, 4} else number}"
             text = "other" if number % 10 == 4 else key
