@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +14,6 @@ import trio
 from fakes.provider import Answers, ScriptedProvider, open_provider, text_reply
 
 from klbr_trio.domain.events import Event
-from klbr_trio.domain.ids import OperationId
 from klbr_trio.domain.work import (
     ConsequenceMetadata,
     MaintenanceReady,
@@ -31,7 +31,8 @@ from klbr_trio.sessions.recovery import recover
 from klbr_trio.sessions.registry import RecoveryObservationPolicy, SessionRegistry
 from klbr_trio.sessions.runner import Agent, trigger_session_turn
 from klbr_trio.store import Admission, Store, check
-from klbr_trio.wire.server import LiveMessage
+from klbr_trio.wire.records import decode_event
+from klbr_trio.wire.server import LiveChunk, LiveMessage
 
 REPO = Path(__file__).parents[2]
 CONFIG = WorkerConfig.source_tree(REPO)
@@ -74,6 +75,29 @@ class FakeClock:
 
 
 @attrs.define(eq=False)
+class Live:
+    """What was streamed, as it comes."""
+
+    messages: list[LiveMessage] = attrs.field(factory=list)
+    _news: trio.Event = attrs.field(factory=trio.Event)
+
+    def take(self, message: LiveMessage) -> None:
+        self.messages.append(message)
+        self._news.set()
+        self._news = trio.Event()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        with trio.fail_after(CEILING_S):
+            while not true():
+                await self._news.wait()
+
+    def text(self, lane: str) -> str:
+        return "".join(
+            one.delta for one in self.messages if isinstance(one, LiveChunk) and one.lane == lane
+        )
+
+
+@attrs.define(eq=False)
 class Lab:
     """A registry with all that a turn needs."""
 
@@ -83,7 +107,7 @@ class Lab:
     provider: ScriptedProvider
     llm: LlmClient
     release: Release
-    live: list[LiveMessage] = attrs.field(factory=list)
+    live: Live = attrs.field(factory=Live)
 
     # Doing
 
@@ -96,7 +120,7 @@ class Lab:
 
     async def trigger(self, sid: str = SID, release: Release | None = None) -> bool:
         return await trigger_session_turn(
-            self.registry, self.llm, sid, release or self.release, self.live.append
+            self.registry, self.llm, sid, release or self.release, self.live.take
         )
 
     async def turn(self, text: str = "hi", sid: str = SID) -> list[Event]:
@@ -149,17 +173,13 @@ class Lab:
         await self.until(seen, sid)
         return found[number - 1]
 
-    async def cell_begun(self, sid: str = SID) -> None:
+    async def cell_begun(self) -> None:
         """A cell of `STUCK` runs."""
-        with trio.fail_after(CEILING_S):
-            while not any(getattr(one, "lane", "") == "output" for one in self.live):
-                await trio.sleep(0.005)
+        await self.live.until(lambda: "begun" in self.live.text("output"))
 
     # Looking
 
     def log(self, sid: str = SID) -> list[Event]:
-        from klbr_trio.wire.records import decode_event
-
         return [
             decode_event(row.seq, row.session_id, row.kind, row.payload, row.created_ms)
             for row in self.store.event_rows(sid, 0, 100_000)
@@ -255,13 +275,7 @@ def processes_of(workspace: Path) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    import os
-
     os.kill(pid, signal.SIGKILL)
-
-
-def fresh() -> OperationId:
-    return OperationId.fresh()
 
 
 def in_order(kinds: Sequence[str], *wanted: str) -> bool:
