@@ -73,6 +73,15 @@ FRAMING: Final = [
     Case("no space after the colon", HELLO.replace(b"data: ", b"data:"), Reads("Hello")),
     Case("only one space is stripped", HELLO.replace(b"data: ", b"data:  "), Reads("Hello")),
     Case("crlf", HELLO.replace(b"\n", b"\r\n"), Reads("Hello")),
+    Case(
+        "crlf, data lines joined",
+        b'data: {"choices": [{"delta":\r\ndata: {"content": "Joined"}}]}\r\n\r\n' + sse(STOP),
+        Reads("Joined"),
+    ),
+    Case("no space after a name", b"event:error\ndata:no such model\n\n", Fails("REFUSED", "no such model")),
+    Case("the name of one event is not that of the next", b"event: error\n\n" + HELLO, Reads("Hello")),
+    Case("done and more in one event", HELLO.replace(b"\n\ndata: [DONE]", b"\ndata: [DONE]\ndata: junk"), Reads("Hello")),
+    Case("done with spaces", HELLO.replace(b"[DONE]", b" [DONE] "), Reads("Hello")),
     Case("lone cr", HELLO.replace(b"\n", b"\r"), Reads("Hello")),
     Case("byte-order mark", b"\xef\xbb\xbf" + HELLO, Reads("Hello")),
     Case("comments", b": hi\n\n" + HELLO.replace(b"data", b": x\n:\n\ndata"), Reads("Hello")),
@@ -225,6 +234,9 @@ CHOICES: Final = [
         data('{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"length"}]}') + HELLO,
         Reads("Hello"),
     ),
+    Case("choices that are no objects", data('{"choices": [null, 3, {"index": 0, "delta": {"content": "Hi"}}]}') + sse(STOP), Reads("Hi")),
+    Case("spaces around a finish reason", sse(chunk({"content": "x"}), chunk(finish=" stop\n")), Reads("x")),
+    Case("a finish reason in capitals", sse(chunk({"reasoning": "x"}), chunk(finish="STOP")), Reads("", "x", finish="STOP", hint="only reasoning")),
     Case("a list of chunks", sse([chunk({"content": "Hello"}), STOP]), Reads("Hello")),
     Case(
         "finish reasons that are none",
@@ -271,6 +283,13 @@ WORDS: Final = [
         ),
         Reads("Hi!", "hm ok"),
     ),
+    Case(
+        "thinking parts and a field of its own",
+        sse(chunk({"content": [{"type": "thinking", "thinking": "part"}], "reasoning": "field"}), STOP),
+        Reads("", "part", hint="only reasoning"),
+    ),
+    Case("unknown parts are skipped", sse(chunk({"content": [{"type": "mystery", "text": "no"}, {"text": "yes"}]}), STOP), Reads("yes")),
+    Case("parts nested without end", sse(chunk({"content": [{"type": "text", "text": [[[[[[["deep"]]]]]]]}, "x"]}), STOP), Reads("x")),
     Case("one part alone", sse(chunk({"content": {"type": "text", "text": "Hi"}}), STOP), Reads("Hi")),
     Case("reasoning", sse(chunk({"reasoning": "why"}), chunk({"content": "x"}), STOP), Reads("x", "why")),
     Case("reasoning_content", sse(chunk({"reasoning_content": "why"}), chunk({"content": "x"}), STOP), Reads("x", "why")),
@@ -297,6 +316,9 @@ WORDS: Final = [
     Case("a think tag later on", sse(chunk({"content": "Say <think>x</think>."}), STOP), Reads("Say <think>x</think>.")),
     Case("what only looks like a tag", sse(chunk({"content": "<thing> 1 < 2"}), STOP), Reads("<thing> 1 < 2")),
     Case("the beginning of a tag, and no more", sse(chunk({"content": "<thi"}), STOP), Reads("<thi")),
+    Case("a tag that breaks off as text", sse(chunk({"content": "<thi"}), chunk({"content": "s is text"}), STOP), Reads("<this is text")),
+    Case("a closing tag that is none", sse(chunk({"content": "<think>a </th"}), chunk({"content": "ing> b</think>c"}), STOP), Reads("c", "a </thing> b")),
+    Case("thinking under another tag", sse(chunk({"content": "<thinking>a</think>b</thinking>c"}), STOP), Reads("c", "a</think>b")),
     Case("spaces first", sse(chunk({"content": "  "}), chunk({"content": " x"}), STOP), Reads("   x")),
     Case("a lone surrogate", data(r'{"choices":[{"delta":{"content":"a\udcafb"}}]}') + sse(STOP), Reads("a\ufffdb")),
     Case(
@@ -378,6 +400,21 @@ CALLS_CASES: Final = [
     Case("calls null, empty, a lone object", _pieces(
         {"tool_calls": None}, {"tool_calls": []}, {"tool_calls": fragment(index=0, id="x", name="python", arguments=WHOLE_A)["tool_calls"][0]}), RUNS_A),  # type: ignore[index]
     Case("calls that are no objects", _pieces({"tool_calls": [None, 3]}, fragment(index=0, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
+    Case("an id alone is a call", _pieces({"tool_calls": [{"index": 0, "id": "x"}]}), Reads(errors=("names no tool",), finish="tool_calls")),
+    Case("a name alone is a call", _pieces(fragment(index=0, name="python")), Reads(errors=("`code` is missing",), finish="tool_calls")),
+    Case("arguments alone are a call", _pieces(fragment(index=0, arguments=WHOLE_A)), Reads(errors=("names no tool",), finish="tool_calls")),
+    Case("an index that is no number", _pieces(
+        fragment(index=True, id="x", name="python", arguments=WHOLE_A[:5]), fragment(index=None, arguments=WHOLE_A[5:])), RUNS_A),
+    Case("an id that is a number", _pieces(
+        fragment(index=0, id=7, name="python", arguments=WHOLE_A), fragment(index=0, id=8, name="python", arguments=WHOLE_B)), RUNS_BOTH),
+    Case("no index, two calls behind each other", _pieces(
+        fragment(id="x", name="python", arguments=WHOLE_A[:5]), fragment(arguments=WHOLE_A[5:]),
+        fragment(id="y", name="python", arguments=""), fragment(arguments=WHOLE_B)), RUNS_BOTH),
+    Case("a list without index, in fragments", _pieces(
+        {"tool_calls": [{"function": {"name": "python", "arguments": raw[:4]}} for raw in (WHOLE_A, WHOLE_B)]},
+        {"tool_calls": [{"function": {"arguments": raw[4:]}} for raw in (WHOLE_A, WHOLE_B)]}), RUNS_BOTH),
+    Case("an empty object, and then another call", _pieces(
+        fragment(index=0, id="x", name="python", arguments="{}"), fragment(index=0, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
     Case("a ghost", _pieces(
         {"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, fragment(index=1, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
     Case("name and arguments on the call itself", _pieces({"tool_calls": [{"index": 0, "id": "x", "name": "python", "arguments": WHOLE_A}]}), RUNS_A),
@@ -453,6 +490,15 @@ ERRORS: Final = [
     Case("a bare string that passes", b'{"error": "overloaded, try again"}', Fails("BROKE_OFF", "overloaded")),
     Case("object error", data('{"object": "error", "message": "bad", "code": 40001, "type": "invalid_request_error"}'), Fails("REFUSED", "bad")),
     Case("type error", data('{"type": "error", "error": {"type": "overloaded_error", "message": "much"}}'), Fails("BROKE_OFF", "much")),
+    Case("object error alone", data('{"object": "error", "message": "wrong key: unauthorized"}'), Fails("REFUSED", "wrong key")),
+    Case("type error alone", data('{"type": "error", "message": "wrong key: unauthorized"}'), Fails("REFUSED", "wrong key")),
+    Case("message and status", data('{"status": 503, "message": "down"}'), Fails("BROKE_OFF", "down")),
+    Case("message and a word", data('{"code": "overloaded", "message": "down"}'), Fails("BROKE_OFF", "down")),
+    Case("a code that is fine", data('{"code": 0, "message": "x"}', '{"code": "OK", "message": "x"}', '{"code": 200, "msg": "x"}', '{"status": true, "message": "x"}') + HELLO, Reads("Hello")),
+    Case("a message that is no error", data('{"message": "hello", "id": 3}') + HELLO, Reads("Hello")),
+    Case("details of something else", data('{"object": "trace", "detail": "x"}') + HELLO, Reads("Hello")),
+    Case("a code beside choices", data('{"code": 7, "message": "x", "choices": [{"delta": {"content": "Hi"}}]}') + sse(STOP), Reads("Hi")),
+    Case("an error that is a flag", data('{"error": true, "choices": [{"delta": {"content": "Hi"}, "error": 1}]}') + sse(STOP), Reads("Hi")),
     Case("detail", b'{"detail": "Not Found"}', Fails("PATH", "Not Found")),
     Case("message and code", data('{"code": 1113, "msg": "account is in arrears: insufficient balance"}'), Fails("REFUSED", "arrears")),
     Case("a vendor's envelope", data('{"choices": null, "base_resp": {"status_code": 1004, "status_msg": "login refused"}}'), Fails("REFUSED", "login refused")),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from klbr_trio.models.stream.sse import Event
 
 DONE: Final = "[DONE]"
+_FINE: Final = frozenset({"", "0", "200", "true", "ok", "success"})
 Fields: TypeAlias = Mapping[str, object]
 
 
@@ -69,11 +70,6 @@ Item: TypeAlias = Done | Chunk | Broken | Garbage
 def read_event(event: Event) -> list[Item]:
     """What an event says; nothing for a heartbeat."""
     text = "\n".join(event.lines)
-    bare = text.strip()
-    if bare == DONE:
-        return [Done()]
-    if not bare:
-        return []
     if event.name == "error":
         return [Broken(_value_or_text(text))]
     try:
@@ -88,8 +84,8 @@ def _line_by_line(event: Event, text: str) -> list[Item]:
     try:
         for line in event.lines:
             if line.strip() == DONE:
-                items.append(Done())
-            elif line.strip():
+                return [*items, Done()]
+            if line.strip():
                 items += _items(read_json(line))
     except ValueError:
         return [Garbage(text, event.ended, event.framed)]
@@ -144,11 +140,7 @@ def is_error(body: Fields) -> bool:
 
 def _is_bad(code: object) -> bool:
     """Whether a code or status beside a message stands for a failure."""
-    if isinstance(code, bool) or code is None:
-        return False
-    if isinstance(code, int):
-        return code not in (0, 200)
-    return isinstance(code, str) and code.strip().lower() not in ("", "0", "200", "ok", "success")
+    return code not in (None, False, 0, 200) and str(code).lower() not in _FINE
 
 
 def _first_choice(choices: object) -> Fields:
@@ -173,9 +165,10 @@ def _finish(choice: Fields) -> str | None:
 
 
 def _usage(body: Fields, choice: Fields) -> Fields | None:
-    for usage in (body.get("usage"), choice.get("usage"), body.get("x_groq")):
-        if isinstance(usage, dict) and usage:
-            return fields(usage.get("usage")) if usage is body.get("x_groq") else usage
+    for holder in (body, choice, fields(body.get("x_groq"))):
+        usage = holder.get("usage")
+        if usage and isinstance(usage, dict):
+            return usage
     return None
 
 

@@ -46,7 +46,7 @@ def read_words(holder: Fields) -> Words:
 
 
 def _content(content: object) -> tuple[str, str]:
-    if isinstance(content, str):
+    if isinstance(content, str):  # nearly always
         return content, ""
     parts = content if isinstance(content, list) else [content]
     text, reasoning = [], []

@@ -64,7 +64,10 @@ class EventDecoder:
             return []
         events: list[Event] = []
         for line in self._take_lines(data):
-            self._line(line, events)
+            if line:
+                self._line(line)
+            elif self._size:  # of many blank lines the first one ends an event
+                self._dispatch(events)
         if len(buffer) + self._size > MAX_EVENT:
             raise EventTooLong(f"an event is longer than {MAX_EVENT // 1024 // 1024} MiB")
         return events
@@ -75,7 +78,7 @@ class EventDecoder:
         rest = bytes(self._buffer)
         self._buffer.clear()
         if rest:
-            self._line(rest, events)
+            self._line(rest)
         self._dispatch(events, ended=False)
         return events
 
@@ -106,10 +109,7 @@ class EventDecoder:
         buffer[:] = lines.pop()
         return lines
 
-    def _line(self, line: bytes, events: list[Event]) -> None:
-        if not line:
-            self._dispatch(events)
-            return
+    def _line(self, line: bytes) -> None:
         self._size += len(line)
         if line.startswith(b"data: "):  # the usual case
             self._data.append(line[6:].decode("utf-8", "replace"))
