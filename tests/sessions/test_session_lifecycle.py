@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 from fakes.provider import call_reply, hang, refused_url
 from session_lab import CEILING_S, SID, STUCK, WAIT, client, open_lab
 

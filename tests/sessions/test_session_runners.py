@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 from fakes.provider import call_reply, hang
 from session_lab import DONE, SID, STUCK, open_lab
 
