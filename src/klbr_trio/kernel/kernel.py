@@ -29,6 +29,7 @@ logger = logging.getLogger("klbr_trio.kernel")
 
 OnCall: TypeAlias = Callable[[str, Mapping[str, object]], Awaitable[object]]
 _LONGEST_REFUSAL: Final = 4096
+_INTERRUPT_EVERY_S: Final = 0.1
 
 
 class Kernel:
@@ -242,7 +243,6 @@ class Kernel:
         Raises:
             ProtocolViolation: No worker sends that at this point.
         """
-        cell = self._cell
         match message:
             case Hello() | StartFailed():
                 if self._greeting is not None:
@@ -250,20 +250,35 @@ class Kernel:
                 self._greeting = message
                 self.greeted.set()
             case Done():
-                if cell is not None and not cell.ended and cell.number == message.cell:
+                if (cell := self._running(message.cell)) is not None:
                     self._left_behind = (message.threads, message.tasks)
                     cell.finish(message)
             case Call():
-                if cell is not None and not cell.ended and cell.number == message.cell:
+                if (cell := self._running(message.cell)) is not None:
                     await cell.add_call(message)
                 else:
                     refusal = _refusal(CallRefused("the cell that this call is of has ended"))
                     await self._channel.send({"op": "reply", "rid": message.rid, **refusal})
 
     async def send_interrupts(self) -> None:
-        """Passes interrupts on to the worker, for ever."""
-        async for number in self._to_interrupt:
-            await self._channel.send({"op": "interrupt", "cell": number})
+        """Passes interrupts on to the worker, for ever.
+
+        Python only looks for a signal between two instructions, so one that comes just before a
+        system call waits for its end. Therefore an interrupt is repeated; the worker ignores
+        that if the first one has arrived.
+        """
+        while True:
+            number, again = await self._to_interrupt.receive(), False
+            while self._running(number) is not None:
+                await self._channel.send({"op": "interrupt", "cell": number, "again": again})
+                again = True
+                with trio.move_on_after(_INTERRUPT_EVERY_S):
+                    number, again = await self._to_interrupt.receive(), False
+
+    def _running(self, number: int) -> RunningCell | None:
+        """The running cell, if that is its number."""
+        cell = self._cell
+        return None if cell is None or cell.ended or cell.number != number else cell
 
 
 def _refusal(error: Exception) -> dict[str, object]:

@@ -109,6 +109,8 @@ class Cells:
         self._loop.until(task)
         if problem:
             raise problem[0]
+        if task.cancelled():  # before its first step
+            raise KeyboardInterrupt
         if not outcome:
             raise RuntimeError("the cell's event loop was closed while it ran")
         return outcome[0]

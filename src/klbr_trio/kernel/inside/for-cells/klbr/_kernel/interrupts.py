@@ -35,6 +35,8 @@ class Interrupts:
         """The running cell's task, if it has one."""
         self.wanted: object = None
         """The last cell that the host wanted to be interrupted; set by the channel's thread."""
+        self.answered = False
+        """Whether the host's last wish has been fulfilled."""
         self.delivered = False
         """Whether the running cell was interrupted."""
 
@@ -58,8 +60,11 @@ class Interrupts:
     def _catch_up(self) -> None:
         if self._missed:
             self._missed = False
-            self.delivered = True
+            self._deliver()
             raise KeyboardInterrupt
+
+    def _deliver(self) -> None:
+        self.answered = self.delivered = True
 
     def expect(self, cell: int) -> None:
         """Cell `cell` is the running one; an interrupt that has come before it did counts."""
@@ -81,15 +86,19 @@ class Interrupts:
                 self._late = False
                 signal.raise_signal(signal.SIGINT)
 
+    def _cancel(self, task: asyncio.Task[object]) -> None:
+        """In the loop: only now the wish is fulfilled; a loop that is kept busy never gets here."""
+        if task.cancel():
+            self._deliver()
+
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         if self._held:
             self._late = True
         elif _is_guarded(frame):
-            self.delivered = True
+            self._deliver()
             raise KeyboardInterrupt
         elif self.task is not None and not self.task.done():
-            self.delivered = True
-            self._loop.asyncio.call_soon_threadsafe(self.task.cancel)
+            self._loop.asyncio.call_soon_threadsafe(self._cancel, self.task)
             if asyncio.current_task(self._loop.asyncio) is not None:
                 raise KeyboardInterrupt  # a task of an earlier cell keeps the loop busy
         else:

@@ -78,7 +78,9 @@ def _read(link: Channel, calls: Calls, jobs: Jobs[Message], interrupts: Interrup
             calls.answer(message)
         elif message["op"] == "interrupt":
             interrupts.wanted = message["cell"]
-            if message["cell"] == calls.cell:
+            if not message["again"]:
+                interrupts.answered = False
+            if message["cell"] == calls.cell and not interrupts.answered:
                 # The group first: that frees a cell which waits for a subprocess. The second call
                 # reaches one that waits in C's system(), which ignores the signal. Both are one
                 # to Python, since no other thread of this process can run between them.
