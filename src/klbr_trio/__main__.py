@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from klbr_trio.cli.main import main as run
@@ -9,6 +10,9 @@ from klbr_trio.cli.main import main as run
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where the terminal can't show a character, its escape is better than no line at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(int(run(sys.argv[1:])))
 
 

@@ -54,7 +54,7 @@ class Awaited:
                     self.ending = Ending.STOPPED  # its repair is cancelled
             case "session.reopened":
                 self._is_session_stopped = False
-            case _ if payload.get("attempt_id") == self._attempt is not None:
+            case _ if self._attempt is not None and payload.get("attempt_id") == self._attempt:
                 return self._take_own(kind, payload)
             case _:
                 pass

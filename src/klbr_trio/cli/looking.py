@@ -1,21 +1,18 @@
-"""Commands that need no service: `release publish`, `verify`, `config` and `token show`."""
+"""`klbr config` and `klbr token show`: what a service would be started with."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from klbr_trio import config as limits
 from klbr_trio.cli.exits import Exit, Problem
 from klbr_trio.cli.settings import TABLE, api_key, here
-from klbr_trio.daemon.folder import StateFolder, prepare
+from klbr_trio.daemon.folder import StateFolder
 from klbr_trio.daemon.token import read_token
 from klbr_trio.domain.text import TEXT_BYTES
-from klbr_trio.errors import DigestMismatch, ReleaseRefused
-from klbr_trio.models.request.address import public_url
-from klbr_trio.release import Release, default_behavior
-from klbr_trio.store import check_file
 from klbr_trio.wire.client import PAGE_MAX
 
 if TYPE_CHECKING:
@@ -23,41 +20,6 @@ if TYPE_CHECKING:
 
     from klbr_trio.cli.output import Output
     from klbr_trio.cli.settings import Found
-
-
-def publish(folder: str | None, *, output: Output, flags: Mapping[str, object]) -> Exit:
-    """Publish a behaviour folder into the state folder's releases."""
-    settings = here(flags)
-    source = Path(folder) if folder else settings.path("behavior") or default_behavior()
-    release = Release.publish(source, prepare(settings.state).releases)
-    values = {"digest": release.digest, "path": str(release.path), "name": release.settings.name}
-    output.fact(values, release.digest)
-    return Exit.DONE
-
-
-def verify(*, output: Output, flags: Mapping[str, object]) -> Exit:
-    """Check everything that a state folder's store and releases must hold to."""
-    folder = StateFolder(here(flags).state.absolute())
-    if not folder.database.exists():
-        raise Problem(Exit.NOT_FOUND, f"there is no store in {folder.path}; name one with --state")
-    findings = [*check_file(folder.database), *_damaged_releases(folder)]
-    text = "\n".join(findings) if findings else f"{folder.path} is sound"
-    output.fact({"state": str(folder.path), "sound": not findings, "findings": findings}, text)
-    if findings:
-        output.note(f"{len(findings)} checks failed; restore a backup, or report this")
-        return Exit.CHECK_FAILED
-    return Exit.DONE
-
-
-def _damaged_releases(folder: StateFolder) -> list[str]:
-    found = []
-    names = [path.name for path in folder.releases.glob("[0-9a-f]*")]
-    for digest in sorted(names):
-        try:
-            Release.open(folder.releases, digest)
-        except (DigestMismatch, ReleaseRefused) as exc:
-            found.append(f"release {digest[:12]}: {exc}")
-    return found
 
 
 def show_config(*, output: Output, flags: Mapping[str, object]) -> Exit:
@@ -81,8 +43,16 @@ def _shown(name: str, found: Found) -> object:
     if isinstance(found.value, Path):
         return str(found.value)
     if name == "model_url" and isinstance(found.value, str):
-        return public_url(found.value)
+        return _without_password(found.value)
     return found.value
+
+
+def _without_password(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(unreadable)"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _text(value: object) -> str:

@@ -216,7 +216,7 @@ def release() -> None:
 @_STATE
 def publish(folder: str | None, **flags: Any) -> Exit:  # noqa: ANN401
     """Publish a behaviour FOLDER (default: the configured one) and print its digest."""
-    from klbr_trio.cli.looking import publish as run
+    from klbr_trio.cli.checking import publish as run
 
     return run(folder, output=_output(flags), flags=flags)
 
@@ -226,7 +226,7 @@ def publish(folder: str | None, **flags: Any) -> Exit:  # noqa: ANN401
 @_STATE
 def verify(**flags: Any) -> Exit:  # noqa: ANN401
     """Check the state folder's store and releases; also beside a running service."""
-    from klbr_trio.cli.looking import verify as run
+    from klbr_trio.cli.checking import verify as run
 
     return run(output=_output(flags), flags=flags)
 
@@ -292,7 +292,8 @@ def _ended_by(exc: BaseException) -> Exit:
 def _usage(exc: click.ClickException) -> Exit:
     context = getattr(exc, "ctx", None)
     path = "klbr" if context is None else context.command_path
-    tell(f"{exc.format_message().rstrip('.')}; see: {path} --help")
+    what = " ".join(exc.format_message().split()).rstrip(".")
+    tell(f"{what}; see: {path} --help")
     return Exit.USAGE
 
 

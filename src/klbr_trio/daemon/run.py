@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
@@ -22,7 +23,7 @@ from klbr_trio.daemon.settings import DemoProvider, Endpoint, ServiceSettings
 from klbr_trio.daemon.stopping import Stopping
 from klbr_trio.daemon.token import keep_token
 from klbr_trio.domain.clock import wall_now_ms
-from klbr_trio.errors import sole
+from klbr_trio.errors import KlbrError, sole
 from klbr_trio.kernel import WorkerConfig
 from klbr_trio.models import LlmClient, ModelConfig, ModelsConfig
 from klbr_trio.release import Release, default_behavior
@@ -30,6 +31,8 @@ from klbr_trio.service.port.local_socket import open_unix_listener
 from klbr_trio.service.server import serve_listener
 from klbr_trio.sessions.registry import SessionRegistry
 from klbr_trio.store import Store
+
+_LOG: Final = logging.getLogger("klbr_trio.daemon")
 
 _SOURCE_TREE: Final = Path(__file__).resolve().parents[3]
 """The checkout, if this is one; the installed package has its kernel inside."""
@@ -77,8 +80,11 @@ def run(
     service = _Service(settings, stopping, on_ready, on_commit)
     try:
         trio.run(_watched, service, tell)
-    except BaseExceptionGroup as group:
-        raise sole(group) from group
+    except BaseException as exc:  # noqa: BLE001 - the boundary of the process
+        error = sole(exc) if isinstance(exc, BaseExceptionGroup) else exc
+        if not isinstance(error, KlbrError):
+            _LOG.critical("the service ends by an error of its own", exc_info=exc)
+        raise error from None
 
 
 async def _watched(service: _Service, tell: Callable[[str], None]) -> None:
@@ -165,8 +171,18 @@ class _Service:
             version=importlib.metadata.version("klbr_trio"),
         )
         with announced(folder.announcement, announcement):
+            _log_ready(ready)
             self.on_ready(ready)
             await trio.sleep_forever()
+
+
+def _log_ready(ready: Ready) -> None:
+    extra = {"action": "ready", "url": ready.url, "model": ready.model, "release": ready.release}
+    _LOG.info("ready", extra=extra)
+    if ready.is_demo:
+        _LOG.warning("DEMO: a script answers, no language model")
+    elif ready.model is None:
+        _LOG.warning("no model is configured: inputs are stored and nothing answers")
 
 
 @contextlib.asynccontextmanager

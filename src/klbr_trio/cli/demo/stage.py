@@ -15,7 +15,7 @@ import trio
 
 from klbr_trio.cli.demo.claims import CannotGoOn
 from klbr_trio.cli.link import Link, check, open_link
-from klbr_trio.cli.place import find_places
+from klbr_trio.cli.place import Place, find_places
 from klbr_trio.cli.screen import Screen
 from klbr_trio.cli.settings import resolve
 from klbr_trio.daemon.announcement import read_announcement
@@ -105,6 +105,10 @@ class Service:
             self.process.kill()
             self.process.wait()
 
+    def places(self) -> list[Place]:
+        """The ways to it."""
+        return find_places(resolve({"state": str(self.folder.path)}, {}))
+
     def workers(self) -> list[int]:
         """Processes that live in the sessions' workspaces: kernels and what they started."""
         inside = self.folder.workspaces.resolve()
@@ -132,7 +136,6 @@ class Seat:
     screen: Screen
     records: dict[int, Record]
     chunks: list[Record] = attrs.field(factory=list)
-    frames: list[Record] = attrs.field(factory=list)
 
     async def send(self, text: str, key: str) -> Record:
         """What the service answers to an input."""
@@ -170,7 +173,6 @@ class Seat:
         return record
 
     def _take(self, frame: Record) -> None:
-        self.frames.append(frame)
         if frame.get("type") == "event":
             self.records[frame["record"]["seq"]] = frame["record"]
         elif frame.get("type") == "live_chunk":
@@ -197,8 +199,7 @@ async def take_seat(
     service: Service, screen: Screen, records: dict[int, Record]
 ) -> AsyncGenerator[Seat]:
     """A connection that follows the session from the newest of `records` on."""
-    settings = resolve({"state": str(service.folder.path)}, {})
-    async with open_link(find_places(settings)) as link:
+    async with open_link(service.places()) as link:
         seat = Seat(link, screen, records)
         await link.send(Subscribe(session_id=SESSION, after_seq=max(records, default=0)))
         check(

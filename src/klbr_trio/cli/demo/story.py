@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import attrs
@@ -15,7 +15,7 @@ import trio
 from klbr_trio.cli.demo.claims import CannotGoOn, Claims
 from klbr_trio.cli.demo.stage import SESSION, Record, Seat, Service, take_seat
 from klbr_trio.cli.exits import Exit, Problem
-from klbr_trio.cli.link import LinkLost
+from klbr_trio.cli.link import LinkLost, open_link
 from klbr_trio.cli.screen import Screen
 from klbr_trio.daemon.announcement import read_announcement
 from klbr_trio.daemon.folder import StateFolder
@@ -172,7 +172,7 @@ class _Story:
     async def _resend(self, seat: Seat) -> None:
         check = self._claims.check
         known = dict(self._records)
-        stored = await _everything(seat)
+        stored = await _everything(self._service)
         same = all(stored.get(seq) == record for seq, record in known.items())
         check(f"all {len(known)} events that were seen are there, unchanged", same)
         self._claims.tell("Nobody knows whether the input got through, so it is sent again.")
@@ -238,16 +238,12 @@ def _is_answered(records: Mapping[int, Record], seq: int) -> bool:
     )
 
 
-async def _everything(seat: Seat) -> dict[int, Record]:
-    """The session's whole log, read back."""
-    request_id = await seat.link.send(History(session_id=SESSION, before_seq=2**31, limit=1000))
-    start = len(seat.frames)
-    await seat.until(
-        lambda frame: (
-            frame.get("type") == "sync_completed" and frame.get("request_id") == request_id
-        )
-    )
-    found: list[Any] = [
-        frame["record"] for frame in seat.frames[start:] if frame.get("type") == "event"
-    ]
-    return {record["seq"]: record for record in found}
+async def _everything(service: Service) -> dict[int, Record]:
+    """The session's whole log, read back over a connection of its own."""
+    found: dict[int, Record] = {}
+    async with open_link(service.places()) as link:
+        await link.send(History(session_id=SESSION, before_seq=2**31, limit=1000))
+        while (frame := await link.receive()).get("type") != "sync_completed":
+            if frame.get("type") == "event":
+                found[frame["record"]["seq"]] = frame["record"]
+    return found
