@@ -251,6 +251,45 @@ def test_what_is_kept_is_bounded_and_clean() -> None:
     assert answer.reply().opaque["message"] == {"extra_content": "a\ufffdb"}
 
 
+@pytest.mark.parametrize("depth", [10, 39, 41, 500, 900, *range(950, 1010, 3), 20_000])
+def test_depth_is_no_trap(depth: int) -> None:
+    """Wherever a deep value stands, and however near it comes to what can be read at all."""
+    deep = "[" * depth + "]" * depth
+    for field in (
+        f'"extra_content": {deep}',
+        f'"content": {deep}',
+        f'"reasoning": {deep}',
+        f'"tool_calls": [{{"id": "x", "extra_content": {deep}, "function": {{"arguments": {deep}}}}}]',
+    ):
+        answer = Answer(CONFIG)
+        body = f'data: {{"choices": [{{"delta": {{"refusal": "x", {field}}}}}]}}\n\n'.encode()
+        try:
+            feed(answer, body, sse(chunk(finish="stop")))
+            answer.end()
+        except AttemptFailed:
+            assert depth > 500
+        else:
+            assert json.dumps(answer.reply().opaque).count("[") < 45
+
+
+def test_numbers_that_are_none_are_not_kept() -> None:
+    answer = Answer(CONFIG)
+    feed(answer, b'data: {"choices":[{"delta":{"content":"x","extra_content":NaN}}]}\n\n')
+    feed(answer, sse(chunk(finish="stop")))
+    answer.end()
+    assert answer.reply().opaque["message"] == {"extra_content": None}
+
+
+def test_names_and_ids_are_bounded() -> None:
+    answer = answer_of(
+        chunk(fragment(index=0, id="i" * 10_000, name="n" * 10_000, arguments="{}")),
+        chunk(finish="tool_calls"),
+    )
+    answer.end()
+    (call,) = answer.reply().calls
+    assert (len(call.provider_id), len(call.name)) == (9, 128)
+
+
 def test_what_could_not_run_is_kept_cut() -> None:
     answer = answer_of(
         chunk(fragment(index=0, id="x", name="python", arguments="z" * 100_000)),

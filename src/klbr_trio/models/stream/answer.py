@@ -134,6 +134,9 @@ class Answer:
                 self._count(piece)
                 for event in self._decoder.feed(piece):
                     self._event(event)
+        except RecursionError as error:
+            words = "the answer is nested too deeply to be read"
+            raise AttemptFailed(Failure(Kind.BROKE_OFF, words)) from error
         except (EventTooLong, TooMuch) as error:
             raise AttemptFailed(
                 Failure(Kind.REFUSED, f"the answer is too long: {error}")

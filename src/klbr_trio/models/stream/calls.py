@@ -107,7 +107,7 @@ class CallGatherer:
             if continues and self.calls[-1] not in self._by_key.values():
                 self._by_key[key] = self.calls[-1]
                 return self.calls[-1]
-            return self._by_id.get(fragment.id) if key[0] == "position" else None
+            return None
         if fragment.id in self._by_id:
             return self._by_id[fragment.id]
         if fragment.id and fragment.name and not _continues(fragment.arguments):

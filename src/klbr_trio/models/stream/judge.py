@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from klbr_trio.models.stream.calls import GatheredCall
 
 MAX_RAW: Final = 16 * 1024  # of arguments that could not run; enough to see what went wrong
+MAX_NAME: Final = 128
+_MAX_ID: Final = 512
 _ID_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_LENGTH: Final = 9  # the one form that every provider accepts
 
@@ -39,7 +41,7 @@ def judge_calls(
     judged: list[ToolCall] = []
     for call in calls:
         taken = {other.provider_id for other in judged}
-        provider_id = whole_text(call.id) if call.id not in taken else ""
+        provider_id = whole_text(call.id) if len(call.id) <= _MAX_ID else ""
         while not provider_id or provider_id in taken:
             provider_id = make_id()
         judged.append(_judge(call, provider_id, tool_name=tool_name, cut_short=cut_short))
@@ -47,7 +49,7 @@ def judge_calls(
 
 
 def _judge(call: GatheredCall, provider_id: str, *, tool_name: str, cut_short: bool) -> ToolCall:
-    name = whole_text(tool_called(call.names, tool_name))
+    name = whole_text(tool_called(call.names, tool_name))[:MAX_NAME]
     arguments = call.text
     error = _unheard(name, arguments, tool_name=tool_name, cut_short=cut_short)
     if not error:
@@ -55,6 +57,8 @@ def _judge(call: GatheredCall, provider_id: str, *, tool_name: str, cut_short: b
             code = code_of(arguments, tool_name)
         except Unrunnable as unrunnable:
             error = str(unrunnable)
+        except RecursionError:
+            error = "the arguments are not JSON that can be read: nested too deeply; nothing was run"
         else:
             return ToolCall(provider_id, name, code, None, None)
     return ToolCall(provider_id, name, None, whole_text(arguments[:MAX_RAW]), error)

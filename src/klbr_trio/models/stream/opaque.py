@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("klbr_trio.models")
 
-MAX_REASONING: Final = 256 * 1024  # characters; the record that holds it has to fit into one frame
-MAX_FIELDS: Final = 192 * 1024
+MAX_REASONING: Final = 128 * 1024  # characters; the record that holds it has to fit into one frame
+MAX_FIELDS: Final = 128 * 1024  # of all unknown fields together
+MAX_DEPTH: Final = 40
 _KNOWN: Final = frozenset({
     "role", "content", "refusal", "tool_calls", "function_call", *REASONING_FIELDS,
 })  # fmt: skip
@@ -91,33 +92,54 @@ def opaque_of(
     gathered: Sequence[GatheredCall],
     judged: Sequence[ToolCall],
 ) -> dict[str, object]:
-    """The opaque part of one reply, as plain JSON without lone surrogates."""
-    calls: list[dict[str, object]] = []
-    for raw, call in zip(gathered, judged, strict=True):
-        calls.append(
-            {
-                "id": call.provider_id,
-                "name": call.name,
-                "fields": _bounded(raw.extra, "a call"),
-                "function": _bounded(raw.extra_function, "a call's function"),
-            }
-        )
-    opaque: dict[str, object] = {
-        "model": model,
-        "message": _bounded(message, "the message"),
-        "calls": calls,
-    }
+    """The opaque part of one reply: plain JSON, bounded, without lone surrogates."""
+    keep = _Keeper()
+    calls: list[dict[str, object]] = [
+        {
+            "id": call.provider_id,
+            "name": call.name,
+            "fields": keep.fields(raw.extra),
+            "function": keep.fields(raw.extra_function),
+        }
+        for raw, call in zip(gathered, judged, strict=True)
+    ]
+    opaque: dict[str, object] = {"model": model, "message": keep.fields(message), "calls": calls}
     field, text = reasoning
     if text:
         opaque["reasoning"] = {"field": field, "text": text[:MAX_REASONING]}
     return opaque
 
 
-def _bounded(held: Fields, of: str) -> object:
-    if not held:
+@attrs.define(eq=False)
+class _Keeper:
+    """Keeps unknown fields as long as there is room for them."""
+
+    room: int = MAX_FIELDS
+
+    def fields(self, held: Fields) -> object:
+        """`held` as it came; nothing of it if it is too long or too deep to be stored."""
+        if not held:
+            return {}
+        if _depth(held) <= MAX_DEPTH:
+            text = whole_text(json.dumps(held, ensure_ascii=False))
+            self.room -= len(text)
+            if self.room >= 0:
+                return json.loads(text, parse_constant=_no_number)
+        logger.warning(
+            "unknown fields are too long or too deep to keep: %s",
+            ", ".join(held)[:200],
+            extra={"action": "opaque_dropped"},
+        )
         return {}
-    text = json.dumps(held, ensure_ascii=False)
-    if len(text) > MAX_FIELDS:
-        logger.warning("unknown fields of %s are too long to keep: %s", of, ", ".join(held))
-        return {}
-    return json.loads(whole_text(text))
+
+
+def _depth(value: object, most: int = MAX_DEPTH) -> int:
+    """How deep a value is; it is not looked at further than needed."""
+    if most < 0 or not isinstance(value, (dict, list)):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(each, most - 1) for each in inner), default=0)
+
+
+def _no_number(_: str) -> None:
+    """NaN and its like are no JSON."""
