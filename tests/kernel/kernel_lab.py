@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
+import pytest
 import trio
 
 from klbr_trio.kernel import CellResult, Kernel, KernelSpec, WorkerConfig, run_kernel
@@ -97,6 +98,13 @@ async def open_lab(spec: KernelSpec, config: WorkerConfig = CONFIG) -> AsyncGene
         lab = Lab(kernel, spec.workspace)
         yield lab
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(name="lab")
+async def lab_fixture(tmp_path: Path) -> AsyncGenerator[Lab]:
+    """A kernel with an empty release; import this, and `lab` is there."""
+    async with open_lab(make_spec(tmp_path)) as opened:
+        yield opened
 
 
 async def run_kernel_in(

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from kernel_lab import CEILING_S, CONFIG, make_spec, open_lab, until
+from kernel_lab import (
+    CEILING_S,
+    CONFIG,
+    lab_fixture,  # noqa: F401  # pytest finds it here
+    make_spec,
+    open_lab,
+    until,
+)
 
 from klbr_trio.errors import CallRefused
 

@@ -10,6 +10,7 @@ from kernel_lab import (
     CEILING_S,
     CONFIG,
     daemons,
+    lab_fixture,  # noqa: F401  # pytest finds it here
     make_spec,
     open_descriptors,
     open_lab,

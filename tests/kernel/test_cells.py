@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kernel_lab import CONFIG, make_spec, open_lab
+from kernel_lab import (
+    CONFIG,
+    lab_fixture,  # noqa: F401  # pytest finds it here
+    make_spec,
+    open_lab,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.lowlevel
-from kernel_lab import CEILING_S, daemons, make_spec, open_lab, until
+from kernel_lab import (
+    CEILING_S,
+    daemons,
+    lab_fixture,  # noqa: F401  # pytest finds it here
+    make_spec,
+    open_lab,
+    until,
+)
 
 from klbr_trio.kernel.marks import marked
 

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from kernel_lab import CEILING_S, daemons
+from kernel_lab import (
+    CEILING_S,
+    daemons,
+    lab_fixture,  # noqa: F401  # pytest finds it here
+)
 
 from klbr_trio.kernel.marks import marked
 

@@ -8,7 +8,14 @@ import attrs
 import pytest
 import trio
 from hypothesis import given, strategies as st
-from kernel_lab import CEILING_S, CONFIG, make_spec, open_lab, until
+from kernel_lab import (
+    CEILING_S,
+    CONFIG,
+    lab_fixture,  # noqa: F401  # pytest finds it here
+    make_spec,
+    open_lab,
+    until,
+)
 
 from klbr_trio.kernel.output import Kept
 

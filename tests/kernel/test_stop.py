@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from kernel_lab import CEILING_S, REPO, daemons, make_spec, mark_of, open_lab, until
+from kernel_lab import (
+    CEILING_S,
+    REPO,
+    daemons,
+    lab_fixture,  # noqa: F401  # pytest finds it here
+    make_spec,
+    mark_of,
+    open_lab,
+    until,
+)
 
 from klbr_trio.kernel.marks import marked, sweep
 
