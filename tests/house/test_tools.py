@@ -46,5 +46,6 @@ def test_async_code_keeps_trios_rules() -> None:
         "--enable=ASYNC",
         # 122 is for older trios, 127 flags `import httpx`, 910 and 911 want a checkpoint on every path.
         "--disable=ASYNC122,ASYNC127,ASYNC910,ASYNC911",
+        "--startable-in-context-manager=run_kernel,serve_port,serve_listener,listen",
         *[path for path in SOURCES if "/kernel/inside/" not in path],
     )
