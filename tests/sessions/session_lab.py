@@ -20,6 +20,7 @@ from klbr_trio.domain.work import (
     Provenance,
     WorkItem,
 )
+from klbr_trio.errors import sole
 from klbr_trio.kernel import WorkerConfig
 from klbr_trio.models import LlmClient, ModelConfig, ModelsConfig
 from klbr_trio.release import Release
@@ -137,11 +138,13 @@ class Lab:
         assert await self.store.insert_work_item(item)
         return item
 
-    async def drive(self, llm: LlmClient | None = None, *, model: bool = True) -> None:
+    async def drive(
+        self, llm: LlmClient | None = None, *, model: bool = True, max_runners: int = 100
+    ) -> None:
         """The service's own tasks, without its sockets."""
-        agent = Agent(llm or self.llm, self.release) if model else None
+        agent = Agent(llm or self.llm, self.release, None, self.live.take) if model else None
         start = self.registry.start_service_task
-        await start(ServiceTaskGroup.DRIVER, drive, self.registry, agent)
+        await start(ServiceTaskGroup.DRIVER, drive, self.registry, agent, max_runners)
         await start(ServiceTaskGroup.RECOVERY, recover, self.registry)
 
     # Waiting
@@ -176,6 +179,12 @@ class Lab:
     async def cell_begun(self) -> None:
         """A cell of `STUCK` runs."""
         await self.live.until(lambda: "begun" in self.live.text("output"))
+
+    async def driver_backs_off(self) -> None:
+        """The driver has found that nothing can be written."""
+        with trio.fail_after(CEILING_S):
+            while self.store.trouble is None or self.registry.running:
+                await trio.sleep(0.01)
 
     # Looking
 
@@ -241,21 +250,24 @@ async def open_lab(
     busy_s: float = 5.0,
 ) -> AsyncGenerator[Lab]:
     """A lab over the store in `folder`; when it is left nothing lives and the store is sound."""
-    async with AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(open_provider(answers))
-        times: dict[str, Any] = {} if clock is None else {"now_ms": lambda: clock.time_ms}
-        store = await stack.enter_async_context(
-            Store.open(folder / "klbr.sqlite", on_commit=on_commit, busy_s=busy_s, **times)
-        )
-        registry = await stack.enter_async_context(
-            SessionRegistry.open(store, config, policy, clock=clock)
-        )
-        release = publish(folder, settings)
-        lab = Lab(folder, store, registry, provider, llm or client(provider.url), release)
-        yield lab
-        with trio.fail_after(CEILING_S):
-            await registry.shutdown_all()
-        assert await check(store) == []
+    try:
+        async with AsyncExitStack() as stack:
+            provider = await stack.enter_async_context(open_provider(answers))
+            times: dict[str, Any] = {} if clock is None else {"now_ms": lambda: clock.time_ms}
+            store = await stack.enter_async_context(
+                Store.open(folder / "klbr.sqlite", on_commit=on_commit, busy_s=busy_s, **times)
+            )
+            registry = await stack.enter_async_context(
+                SessionRegistry.open(store, config, policy, clock=clock)
+            )
+            release = publish(folder, settings)
+            lab = Lab(folder, store, registry, provider, llm or client(provider.url), release)
+            yield lab
+            with trio.fail_after(CEILING_S):
+                await registry.shutdown_all()
+            assert await check(store) == []
+    except BaseExceptionGroup as group:
+        raise sole(group) from None
     workspaces = folder / "workspaces"
     for workspace in workspaces.iterdir() if workspaces.exists() else ():
         assert processes_of(workspace) == [], f"alive: {workspace.name}"

@@ -24,14 +24,16 @@ _PAGE: Final = 500
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
 
-async def drive(registry: SessionRegistry, agent: Agent | None) -> None:
+async def drive(
+    registry: SessionRegistry, agent: Agent | None, max_runners: int = MAX_RUNNERS
+) -> None:
     """Run what becomes runnable, until cancelled; without an agent, only fire deadlines."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_fire_deadlines, registry)
         if agent is not None:
             registry.wakeful.attended = True
             await _scan(registry)
-            nursery.start_soon(_Driver(registry, agent).run)
+            nursery.start_soon(_Driver(registry, agent, max_runners).run)
 
 
 async def _scan(registry: SessionRegistry) -> None:
@@ -47,6 +49,7 @@ async def _scan(registry: SessionRegistry) -> None:
 class _Driver:
     _registry: SessionRegistry
     _agent: Agent
+    _max_runners: int
     _failures: int = 0
 
     async def run(self) -> None:
@@ -59,7 +62,7 @@ class _Driver:
                 self._failures = 0
             wakeful.look()
             await settle_unsettled(self._registry)
-            while self._registry.running < MAX_RUNNERS and (session_id := wakeful.next()):
+            while self._registry.running < self._max_runners and (session_id := wakeful.next()):
                 self._start(session_id)
                 await trio.lowlevel.checkpoint()
 
