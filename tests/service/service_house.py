@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 import trio_websocket
+from port_house import KEY, RawClient
 
 from klbr_trio import (
     LlmClient,
@@ -20,11 +22,12 @@ from klbr_trio import (
     SessionRegistry,
     Store,
     WorkerConfig,
+    check,
     serve_listener,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
 ROOT: Final = Path(__file__).parents[2]
 CEILING: Final = 20.0
@@ -72,6 +75,13 @@ class Caller:
         assert isinstance(found, dict)
         assert None not in found.values(), "what has no value is left out"
         return found
+
+    async def hear_or_end(self) -> Message | None:
+        """The next message, or None when the connection has ended."""
+        try:
+            return await self.hear()
+        except trio_websocket.ConnectionClosed:
+            return None
 
     async def ask(self, kind: str, **fields: object) -> Message:
         """Say something, and the next message that comes."""
@@ -145,7 +155,7 @@ class Range:
 
 @attrs.define(eq=False)
 class Service:
-    """A service as its tests see it."""
+    """A service as its tests see it; `scope` cancels `serve_listener` alone."""
 
     address: tuple[str, int]
     store: Store
@@ -173,6 +183,29 @@ class Service:
                 # A goodbye that the server began leaves the library's socket open.
                 await trio.aclose_forcefully(socket._stream)
                 nursery.cancel_scope.cancel()
+
+    @contextlib.asynccontextmanager
+    async def raw(self, *, receive_buffer: int | None = None) -> AsyncGenerator[RawClient]:
+        """A client that reads only when it is told to."""
+        sock = trio.socket.socket()
+        if receive_buffer is not None:
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_buffer)
+        await sock.connect(("127.0.0.1", self.address[1]))
+        client = RawClient(trio.SocketStream(sock))
+        lines = [
+            "GET / HTTP/1.1",
+            f"Host: 127.0.0.1:{self.address[1]}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {KEY}",
+        ]
+        try:
+            await client.send("\r\n".join([*lines, "", ""]).encode())
+            assert (await client.head()).status == 101
+            yield client
+        finally:
+            await trio.aclose_forcefully(client.stream)
 
     async def get(self, path: str, *, token: str | None = None) -> tuple[int, str]:
         """The status and the body of a plain request."""
@@ -209,27 +242,29 @@ async def open_service(
     auth: str | Sequence[str] | None = None,
     drain_seconds: float = 0,
     store: Store | None = None,
-    now_ms: Callable[[], int] | None = None,
+    busy_s: float = 5,
+    is_sound: bool = True,
 ) -> AsyncGenerator[Service]:
     """A service whose state is in the folder `path`, until the block ends.
 
-    Afterwards it is cancelled and has to end in good time, whatever the test did.
+    Afterwards it is cancelled, has to end, and leaves a sound store if it opened it.
     """
     release = behaviour(path / "releases")
     if store is None:
-        options: dict[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
-        async with Store.open(path / "klbr.sqlite", **options) as opened:
+        async with Store.open(path / "klbr.sqlite", busy_s=busy_s) as opened:
             async with open_service(
                 path, llm=llm, auth=auth, drain_seconds=drain_seconds, store=opened
             ) as service:
                 yield service
+            if is_sound:
+                assert await check(opened) == []
         return
     async with SessionRegistry.open(store, WorkerConfig.source_tree(ROOT)) as registry:
         async with trio.open_nursery() as nursery:
-            over = trio.Event()
+            scope, over = trio.CancelScope(), trio.Event()
 
             async def serve(task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-                try:
+                with scope:
                     await serve_listener(
                         registry=registry,
                         llm=llm,
@@ -238,12 +273,11 @@ async def open_service(
                         drain_seconds=drain_seconds,
                         task_status=task_status,
                     )
-                finally:
-                    over.set()
+                over.set()
 
             address: tuple[str, int] = await nursery.start(serve)
-            yield Service(address, store, registry, nursery.cancel_scope, over)
-            nursery.cancel_scope.cancel()
+            yield Service(address, store, registry, scope, over)
+            scope.cancel()
 
 
 async def until(condition: Callable[[], bool], *, store: Store, session_id: str) -> None:
@@ -254,3 +288,12 @@ async def until(condition: Callable[[], bool], *, store: Store, session_id: str)
             if condition():
                 return
             await ticket.wait()
+
+
+@contextlib.contextmanager
+def nobody_writes(path: Path) -> Generator[None]:
+    """Inside the block another connection holds the store's write lock."""
+    with contextlib.closing(sqlite3.connect(path / "klbr.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")

@@ -62,14 +62,15 @@ class Door:
         self._put(frame(text))
         self._bell.set()
 
-    async def events(self, frames: Iterable[bytes]) -> None:
-        """Send committed records and return once they are out; never dropped.
+    async def events(self, session_id: str, frames: Iterable[bytes]) -> None:
+        """Send committed records of a session and return once they are out; never dropped.
 
         Raises:
             ConnectionGone: The client has gone.
 
         Cancellation: only the end of the connection cancels this.
         """
+        self._tell_dropped(session_id)
         for one in frames:
             self._put(one)
         if not self._is_writing:

@@ -113,7 +113,8 @@ class Follower:
         self.cursor = records[-1].seq
         self._moved.set()
         self._moved = trio.Event()
-        await self._door.events([data for record in records for data in record.live()])
+        frames = [data for record in records for data in record.live()]
+        await self._door.events(self.session_id, frames)
         return True
 
     async def _wait(self, ticket: trio.Event) -> None:

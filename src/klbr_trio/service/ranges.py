@@ -74,7 +74,7 @@ async def send_range(
         await door.room()
         page = records.page(session_id, at, min(PAGE, found.last - at))
         at = page[-1].seq
-        await door.events([record.event for record in page])
+        await door.events(session_id, [record.event for record in page])
     door.reply(
         says.SyncCompleted(session_id=session_id, to_seq=found.last, request_id=asked.request_id)
     )
