@@ -206,6 +206,22 @@ CHOICES: Final = [
         Reads(codes=("go()",), finish="tool_calls"),
     ),
     Case(
+        "a message names a call that the deltas did not",
+        sse(
+            chunk(fragment(index=0, id="call_1", arguments='{"code": "g')),
+            {"choices": [{"message": call_fragment("go()"), "finish_reason": "tool_calls"}]},
+        ),
+        Reads(codes=("go()",), finish="tool_calls"),
+    ),
+    Case(
+        "a whole call is not replaced by a message",
+        sse(
+            chunk(call_fragment("go()")),
+            {"choices": [{"message": call_fragment("other()"), "finish_reason": "tool_calls"}]},
+        ),
+        Reads(codes=("go()",), finish="tool_calls"),
+    ),
+    Case(
         "a message brings a second call",
         sse(
             chunk(call_fragment("go()")),
@@ -400,6 +416,22 @@ CALLS_CASES: Final = [
     Case("calls null, empty, a lone object", _pieces(
         {"tool_calls": None}, {"tool_calls": []}, {"tool_calls": fragment(index=0, id="x", name="python", arguments=WHOLE_A)["tool_calls"][0]}), RUNS_A),  # type: ignore[index]
     Case("calls that are no objects", _pieces({"tool_calls": [None, 3]}, fragment(index=0, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
+    Case("one without an index, then one with", _pieces(
+        fragment(id="x", name="python", arguments=WHOLE_A), fragment(index=1, id="y", name="python", arguments=WHOLE_B)), RUNS_BOTH),
+    Case("one without an index, then one whose name comes late", _pieces(
+        fragment(id="x", name="python", arguments=WHOLE_A), fragment(index=1, id="y"), fragment(index=1, name="python", arguments=WHOLE_B)), RUNS_BOTH),
+    Case("one without an index, then one without an id", _pieces(
+        fragment(id="x", name="python", arguments=WHOLE_A), fragment(index=1, name="python", arguments=WHOLE_B)), RUNS_BOTH),
+    Case("the second call's name comes last", _pieces(
+        fragment(index=0, id="x", name="python", arguments=WHOLE_A), fragment(index=1, arguments=WHOLE_B), fragment(index=1, id="y", name="python")), RUNS_BOTH),
+    Case("the name in every delta, no id, no index", _pieces(
+        fragment(name="python", arguments=""), fragment(name="python", arguments=WHOLE_A)), RUNS_A),
+    Case("no index, and only the second has an id", _pieces(
+        fragment(name="python", arguments=WHOLE_A), fragment(id="y", name="python", arguments=""), fragment(arguments=WHOLE_B)), RUNS_BOTH),
+    Case("an index in text and as a number", _pieces(
+        fragment(index="0", id="x", name="python", arguments=WHOLE_A[:5]), fragment(index=0, arguments=WHOLE_A[5:])), RUNS_A),
+    Case("indexes that are none", _pieces(
+        fragment(index="first", id="x", name="python", arguments=WHOLE_A[:5]), fragment(index=[0], arguments=WHOLE_A[5:])), RUNS_A),
     Case("an id alone is a call", _pieces({"tool_calls": [{"index": 0, "id": "x"}]}), Reads(errors=("names no tool",), finish="tool_calls")),
     Case("a name alone is a call", _pieces(fragment(index=0, name="python")), Reads(errors=("`code` is missing",), finish="tool_calls")),
     Case("arguments alone are a call", _pieces(fragment(index=0, arguments=WHOLE_A)), Reads(errors=("names no tool",), finish="tool_calls")),
@@ -415,6 +447,8 @@ CALLS_CASES: Final = [
         {"tool_calls": [{"function": {"arguments": raw[4:]}} for raw in (WHOLE_A, WHOLE_B)]}), RUNS_BOTH),
     Case("an empty object, and then another call", _pieces(
         fragment(index=0, id="x", name="python", arguments="{}"), fragment(index=0, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
+    Case("a ghost of spaces", _pieces(
+        {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]}, fragment(index=1, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
     Case("a ghost", _pieces(
         {"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, fragment(index=1, id="x", name="python", arguments=WHOLE_A)), RUNS_A),
     Case("name and arguments on the call itself", _pieces({"tool_calls": [{"index": 0, "id": "x", "name": "python", "arguments": WHOLE_A}]}), RUNS_A),

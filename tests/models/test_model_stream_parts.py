@@ -197,6 +197,12 @@ def test_unknown_fields_are_kept_as_they_came() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_known_is_not_kept_as_unknown() -> None:
+    call = {"index": 0, "id": "x", "type": "function", "name": "python", "arguments": "{}"}
+    (kept,) = opaque_of({"role": "assistant", "content": "x", "tool_calls": [call]})["calls"]
+    assert (kept["fields"], kept["function"]) == ({}, {})
+
+
 def test_details_that_go_on_are_joined() -> None:
     def part(**fields: object) -> dict[str, object]:
         return {"reasoning_details": [{"type": "reasoning.text", "index": 0, **fields}]}

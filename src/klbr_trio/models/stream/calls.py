@@ -146,7 +146,7 @@ def _index(value: object) -> int | None:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int):
         return str(value)
     return value.strip() if isinstance(value, str) else ""
 
