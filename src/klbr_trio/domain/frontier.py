@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def _names(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
 
 
 @attrs.frozen
@@ -21,6 +30,6 @@ class Frontier:
     summary: str
     derived_by: str
     created_ms: int = 0
-    source_children: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    source_children: tuple[str, ...] = attrs.field(default=(), converter=_names)
     actor_testimony: str | None = None
     actor_testimony_source: str | None = None

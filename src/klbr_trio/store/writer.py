@@ -101,6 +101,7 @@ class Writer:
     _begun: set[_Request] = attrs.field(factory=set)
     _bell: trio.Event = attrs.field(factory=trio.Event)
     _closed: bool = False
+    _broken: str | None = None
 
     async def commit(self, point: CommitPoint, key: str, operation: Callable[[Tx], T]) -> T:
         """The operation's changes are durable, and its answer is returned.
@@ -120,7 +121,7 @@ class Writer:
             is waited for and returned.
         """
         if self._closed:
-            raise StoreUnavailable("the store is closed")
+            raise self._closed_error()
         request = _Request(point, key, operation, trio.lowlevel.current_task())
         self._queue.append(request)
         self._bell.set()
@@ -255,7 +256,7 @@ class Writer:
             if isinstance(exc, sqlite3.Error) and not self._conn.in_transaction:
                 raise _TransactionEnded(exc) from exc
             self._conn.execute("ROLLBACK TO operation")
-            request.refuse(translate(exc))
+            request.refuse(self._told(exc))
         else:
             request.touched = tx.touched
             request.point = tx.point
@@ -314,16 +315,23 @@ class Writer:
     def _refuse(self, batch: list[_Request], exc: sqlite3.Error) -> None:
         """Nothing of `batch` was written, and each caller is told why."""
         for request in batch:
-            error = translate(exc)
-            if error is not exc:
-                error.__cause__ = exc
-            request.refuse(error)
-        if isinstance(error := translate(exc), StoreUnavailable):
-            self.trouble = str(error)
-            _LOG.error("can't write: %s", error)
+            request.refuse(self._told(exc))
         self._answer(batch)
-        if isinstance(error, StoreBroken):
-            raise error from exc
+        if is_broken(exc):
+            broken = translate(exc)
+            self._broken = str(broken)
+            raise broken from exc
+
+    def _told(self, exc: Exception) -> Exception:
+        """What one caller is told of `exc`; trouble is noted."""
+        error = translate(exc)
+        if error is not exc:
+            error.__cause__ = exc
+        if isinstance(error, StoreUnavailable):
+            if self.trouble is None:
+                _LOG.error("can't write: %s", error)
+            self.trouble = str(error)
+        return error
 
     def _answer(self, batch: list[_Request]) -> None:
         touched: dict[str, SessionRow] = {}
@@ -338,11 +346,15 @@ class Writer:
                 self._begun.discard(request)
                 trio.lowlevel.reschedule(request.task, request.answer)
 
+    def _closed_error(self) -> Exception:
+        if self._broken is not None:
+            return StoreBroken(self._broken)
+        return StoreUnavailable("the store is closed; nothing was written")
+
     def _abandon(self) -> None:
         """Answer those that a writer which ended by an error left waiting."""
         for request in self._queue:
-            error: Exception = StoreUnavailable("the store is closed; nothing was written")
-            trio.lowlevel.reschedule(request.task, outcome.Error(error))
+            trio.lowlevel.reschedule(request.task, outcome.Error(self._closed_error()))
         self._queue.clear()
         for request in self._begun:
             error = StoreBroken("the writer ended; whether this was written is not known")
