@@ -145,20 +145,23 @@ async def open_link(places: Sequence[Place]) -> AsyncGenerator[Link]:
     stream, place = await _connect(places)
     try:
         async with trio.open_nursery() as nursery:
-            try:
-                link = Link(await _handshake(nursery, stream, place))
-            except trio_websocket.ConnectionRejected as exc:
-                raise _rejected(exc.status_code) from None
-            except (trio_websocket.HandshakeError, trio_websocket.ConnectionClosed) as exc:
-                raise Problem(
-                    Exit.UNREACHABLE, "what answers there speaks no WebSocket; check the address"
-                ) from exc
-            yield link
+            yield Link(await _handshake(nursery, stream, place))
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise sole(group) from None
+        raise _meant(sole(group)) from None
     finally:
         await trio.aclose_forcefully(stream)
+
+
+def _meant(error: BaseException) -> BaseException:
+    """What an error of the library's reader, or of our own talk, is to a command."""
+    if isinstance(error, trio_websocket.ConnectionRejected):
+        return _rejected(error.status_code)
+    if isinstance(error, trio_websocket.HandshakeError | trio_websocket.ConnectionClosed):
+        return Problem(
+            Exit.UNREACHABLE, "what answers there speaks no WebSocket; check the address"
+        )
+    return error
 
 
 async def _handshake(

@@ -30,6 +30,14 @@ class _ServesByDefault(click.Group):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Exit:
+        """Run the command; click itself would call a closed pipe a failure."""
+        try:
+            return Exit(super().invoke(ctx) or 0)
+        except* BrokenPipeError:
+            pass
+        return _unread()
+
 
 def _options(*options: Callable[[C], C]) -> Callable[[C], C]:
     def add(command: C) -> C:
@@ -265,9 +273,7 @@ def _output(flags: dict[str, Any]) -> Output:
 def main(arguments: Sequence[str]) -> Exit:
     """Run the command that the arguments name; the exit code to end with."""
     try:
-        code = app.main(list(arguments), prog_name="klbr", standalone_mode=False)
-        sys.stdout.flush()
-        return Exit(code or 0)
+        return Exit(app.main(list(arguments), prog_name="klbr", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message(), err=True)
         return Exit.USAGE
@@ -275,18 +281,10 @@ def main(arguments: Sequence[str]) -> Exit:
         return _usage(exc)
     except click.Abort:
         return _end(Problem(Exit.INTERRUPTED, "interrupted"))
-    except BrokenPipeError:
-        return _unread()
+    except SystemExit:
+        raise
     except BaseException as exc:  # noqa: BLE001 - the last boundary: one line, no traceback
-        return _ended_by(exc)
-
-
-def _ended_by(exc: BaseException) -> Exit:
-    if isinstance(exc, BaseExceptionGroup) and exc.subgroup(BrokenPipeError):
-        return _unread()
-    if isinstance(exc, SystemExit | GeneratorExit):
-        raise exc
-    return _end(problem_of(exc) or bug(exc))
+        return _end(problem_of(exc) or bug(exc))
 
 
 def _usage(exc: click.ClickException) -> Exit:
@@ -303,7 +301,7 @@ def _end(problem: Problem) -> Exit:
 
 
 def _unread() -> Exit:
-    """Whoever read our output has seen enough."""
+    """Whoever reads our output has seen enough."""
     # Python would complain when it flushes stdout at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.DONE

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klbr_trio.cli.serving import banner, listen_address, service_settings
+from klbr_trio.cli.settings import TABLE, api_key, resolve
+from klbr_trio.daemon.run import Ready
+from klbr_trio.daemon.settings import DemoProvider, Endpoint
+from klbr_trio.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def in_file(state: Path, text: str) -> None:
+    (state / "klbr.toml").write_text(text)
+
+
+def test_flag_before_variable_before_file_before_default(state: Path) -> None:
+    environ = {"KLBR_STATE": str(state)}
+    assert resolve({}, environ).text("soul") is None
+    in_file(state, 'soul = "of the file"')
+    assert resolve({}, environ).text("soul") == "of the file"
+    environ["KLBR_SOUL"] = "of the variable"
+    assert resolve({}, environ).text("soul") == "of the variable"
+    settings = resolve({"soul": "of the flag"}, environ)
+    assert settings.text("soul") == "of the flag"
+    assert settings.found["soul"].source == "--soul"
+
+
+@pytest.mark.parametrize(
+    "setting", [one for one in TABLE if one.name != "state"], ids=lambda s: s.name
+)
+def test_each_setting_can_come_from_everywhere(setting: object, state: Path) -> None:
+    assert hasattr(setting, "name")
+    name: str = setting.name
+    value = {
+        "provider": "demo", "no_auth": "true", "log_level": "debug",
+        "drain_seconds": "3", "first_token_seconds": "3", "stall_seconds": "3",
+    }.get(name, "some/text")  # fmt: skip
+    variable = f"KLBR_{name.upper()}"
+    by_variable = resolve({"state": str(state)}, {variable: value}).found[name]
+    assert by_variable.source == variable
+    by_flag = resolve({"state": str(state), name: value}, {}).found[name]
+    assert by_flag.value == by_variable.value
+    in_file(state, f"{name} = {value if value in ('3', 'true') else repr(value)}")
+    by_file = resolve({"state": str(state)}, {}).found[name]
+    assert by_file.value == by_variable.value
+    assert by_file.source == f"{state / 'klbr.toml'}: {name}"
+
+
+def test_an_empty_variable_counts_as_none(state: Path) -> None:
+    assert resolve({"state": str(state)}, {"KLBR_MODEL": ""}).text("model") is None
+
+
+def test_the_state_folder_is_the_xdg_one_by_default(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    assert resolve({}, environ).state == tmp_path / "klbr_trio"
+    relative = resolve({}, {"XDG_STATE_HOME": "not/absolute"})
+    assert relative.state.parts[-3:] == (".local", "state", "klbr_trio")
+
+
+def test_a_named_file_takes_the_place_of_the_state_folders(state: Path, tmp_path: Path) -> None:
+    in_file(state, 'soul = "of the folder"')
+    named = tmp_path / "mine.toml"
+    named.write_text(f'state = "{state}"\nmodel = "m"')
+    settings = resolve({"config": str(named)}, {})
+    assert (settings.state, settings.text("model"), settings.text("soul")) == (state, "m", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lisen = 'x'", "'lisen' is no setting"),
+        ("no_auth = 3", "no_auth: must be true or false"),
+        ("drain_seconds = -1", "drain_seconds: must be a number of seconds, 0 or more"),
+        ("drain_seconds = true", "drain_seconds: must be a number of seconds"),
+        ("drain_seconds = inf", "0 or more"),
+        ("stall_seconds = 0", "more than 0"),
+        ("provider = 'other'", "provider: must be one of demo"),
+        ("soul = ''", "soul: must be a text that is not empty"),
+        ("state = '/x'", "can't be set in the state folder itself"),
+        ("soul = ", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(state: Path, text: str, said: str) -> None:
+    in_file(state, text)
+    with pytest.raises(ConfigError) as caught:
+        resolve({"state": str(state)}, {})
+    assert said in str(caught.value)
+    assert str(state / "klbr.toml") in str(caught.value)
+
+
+def test_a_missing_named_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        resolve({"config": str(tmp_path / "none.toml")}, {})
+
+
+# What the service is to be
+
+
+def model_of(state: Path, flags: dict[str, object], **environ: str) -> object:
+    return service_settings(resolve({"state": str(state), **flags}, environ), environ).model
+
+
+def test_a_model_needs_url_and_name(state: Path) -> None:
+    assert model_of(state, {}) is None
+    both: dict[str, object] = {"model_url": "http://127.0.0.1:1/v1", "model": "m"}
+    assert model_of(state, both) == Endpoint("http://127.0.0.1:1/v1", "m", None)
+    with pytest.raises(ConfigError, match="KLBR_MODEL"):
+        model_of(state, {}, OPENAI_BASE_URL="http://127.0.0.1:1/v1")
+    with pytest.raises(ConfigError, match="--model-url"):
+        model_of(state, {}, KLBR_MODEL="m")
+
+
+def test_our_own_variable_counts_before_that_of_other_programs(state: Path) -> None:
+    found = model_of(
+        state, {"model": "m"}, KLBR_MODEL_URL="http://ours/v1", OPENAI_BASE_URL="http://theirs/v1"
+    )
+    assert found == Endpoint("http://ours/v1", "m", None)
+
+
+def test_the_key_comes_from_a_file_or_the_environment(state: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "key", tmp_path / "other"
+    file.write_text("of-the-file\n")
+    other.write_text("of-the-toml\n")
+    base: dict[str, object] = {"state": str(state)}
+    environ = {"OPENAI_API_KEY": "of-the-variable"}
+    assert api_key(resolve(base, {}), {}).value is None
+    in_file(state, f'api_key_file = "{other}"')
+    assert api_key(resolve(base, {}), {}).value == "of-the-toml"
+    assert api_key(resolve(base, environ), environ).value == "of-the-variable"
+    flagged = resolve({**base, "api_key_file": str(file)}, environ)
+    assert api_key(flagged, environ).value == "of-the-file"
+
+
+def test_a_keys_file_that_is_missing_or_empty_is_refused(state: Path, tmp_path: Path) -> None:
+    flags: dict[str, object] = {"model_url": "http://h/v1", "model": "m"}
+    with pytest.raises(ConfigError, match="can't be read"):
+        model_of(state, {**flags, "api_key_file": str(tmp_path / "none")})
+    (tmp_path / "empty").write_text(" \n")
+    with pytest.raises(ConfigError, match="is empty"):
+        model_of(state, {**flags, "api_key_file": str(tmp_path / "empty")})
+
+
+def test_the_demo_never_hides_a_model_that_was_named_as_well(state: Path) -> None:
+    assert model_of(state, {"provider": "demo"}) == DemoProvider()
+    assert model_of(state, {"provider": "demo"}, OPENAI_BASE_URL="http://h/v1") == DemoProvider()
+    with pytest.raises(ConfigError, match="choose one"):
+        model_of(state, {"provider": "demo", "model": "m", "model_url": "http://h/v1"})
+    in_file(state, 'model = "m"\nmodel_url = "http://h/v1"')
+    assert model_of(state, {"provider": "demo"}) == DemoProvider()
+    in_file(state, 'provider = "demo"')
+    assert model_of(state, {"model": "m", "model_url": "http://h/v1"}) == Endpoint(
+        "http://h/v1", "m", None
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8765", ("127.0.0.1", 8765)),
+        ("127.0.0.9:0", ("127.0.0.9", 0)),
+        ("localhost:1", ("127.0.0.1", 1)),
+        ("[::1]:80", ("::1", 80)),
+    ],
+)
+def test_addresses_of_the_loopback_are_taken(text: str, address: tuple[str, int]) -> None:
+    assert listen_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["8765", ":8765", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:²"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        listen_address(text)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "[::]", "192.168.1.4", "example.org", "127.evil.com", "2130706433", "127.1"]
+)
+def test_addresses_that_others_can_reach_are_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="not a loopback address"):
+        listen_address(f"{host}:8765")
+
+
+def test_the_banner_says_loudly_that_a_script_answers(tmp_path: Path) -> None:
+    ready = Ready(
+        url="http://127.0.0.1:1", state=tmp_path, model="demo", is_demo=True, release="a" * 64
+    )
+    assert any("DEMO" in line and "no language model" in line for line in banner(ready))
+    none = Ready(
+        url="http://127.0.0.1:1", state=tmp_path, model=None, is_demo=False, release="a" * 64
+    )
+    assert any("nothing answers" in line for line in banner(none))
