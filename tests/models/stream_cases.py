@@ -432,6 +432,9 @@ CALLS_CASES: Final = [
         fragment(index="0", id="x", name="python", arguments=WHOLE_A[:5]), fragment(index=0, arguments=WHOLE_A[5:])), RUNS_A),
     Case("indexes that are none", _pieces(
         fragment(index="first", id="x", name="python", arguments=WHOLE_A[:5]), fragment(index=[0], arguments=WHOLE_A[5:])), RUNS_A),
+    Case("a list with ids, in another order later", _pieces(
+        {"tool_calls": [{"id": key, "function": {"name": "python", "arguments": raw[:4]}} for key, raw in (("x", WHOLE_A), ("y", WHOLE_B))]},
+        {"tool_calls": [{"id": key, "function": {"arguments": raw[4:]}} for key, raw in (("y", WHOLE_B), ("x", WHOLE_A))]}), RUNS_BOTH),
     Case("an id alone is a call", _pieces({"tool_calls": [{"index": 0, "id": "x"}]}), Reads(errors=("names no tool",), finish="tool_calls")),
     Case("a name alone is a call", _pieces(fragment(index=0, name="python")), Reads(errors=("`code` is missing",), finish="tool_calls")),
     Case("arguments alone are a call", _pieces(fragment(index=0, arguments=WHOLE_A)), Reads(errors=("names no tool",), finish="tool_calls")),
@@ -466,6 +469,9 @@ CALLS_CASES: Final = [
     Case("real line ends and tabs", one_call('{"code": "if x:\n\ta()"}'), Reads(codes=("if x:\n\ta()",), finish="tool_calls")),
     Case("a fence", one_call(arguments("```python\na()\n```")), RUNS_A),
     Case("a fence without a language", one_call(arguments("```\na()\n```\n")), RUNS_A),
+    Case("a fence of another kind", one_call(arguments("~~~ py\r\na()\nb()\n~~~")), Reads(codes=("a()\nb()",), finish="tool_calls")),
+    Case("a fence that does not enclose all", one_call(arguments("```python\na()\n```\nb()")), Reads(codes=("```python\na()\n```\nb()",), finish="tool_calls")),
+    Case("a fence that is not closed", one_call(arguments("```python\na()")), Reads(codes=("```python\na()",), finish="tool_calls")),
     Case("a fence inside code stays", one_call(arguments('s = """\n```\nx\n```\n"""')), Reads(codes=('s = """\n```\nx\n```\n"""',), finish="tool_calls")),
     Case("surrogates in code", one_call(r'{"code": "s = \"\udcaf\""}'), Reads(codes=('s = "\ufffd"',), finish="tool_calls")),
     Case("other arguments beside the code", one_call('{"code": "a()", "timeout": 5}'), RUNS_A),

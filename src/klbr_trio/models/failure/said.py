@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MAX_WORDS: Final = 500
+_MAX_PAGE: Final = 4 * 1024
 _MESSAGE_KEYS: Final = (
     "message", "msg", "detail", "details", "error_description", "error_message", "error_msg",
     "description", "status_msg", "reason", "title", "errors", "error",
@@ -74,6 +75,7 @@ def read_body(body: object) -> Said:
 def plain_words(text: str) -> str:
     """`text` as one line that can be shown: a page's title, no tags, no control characters."""
     if _HTML.match(text):
+        text = text[:_MAX_PAGE]
         title = _TITLE.search(text)
         text = title[1] if title else _DROPPED.sub(" ", text)
         text = html.unescape(_TAG.sub(" ", text))

@@ -16,9 +16,7 @@ from klbr_trio.models.json_text import read_json_values
 from klbr_trio.models.reply import PYTHON
 from klbr_trio.models.surrogates import whole_text
 
-_FENCE: Final = re.compile(
-    r"\s*(`{3,}|~{3,})[ \t]*[\w+.-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*\1\s*", re.DOTALL
-)
+_FENCE: Final = re.compile(r"(`{3,}|~{3,})[ \t]*[\w+.-]*")
 _SHOWN: Final = 200
 _INDEX_SUFFIX: Final = re.compile(r":\d+$")
 
@@ -62,8 +60,16 @@ def code_of(arguments: str, tool_name: str) -> str:
     code = found["code"]
     if not isinstance(code, str):
         raise Unrunnable(f"the argument `code` must be a string; nothing was run. {shape}")
-    fenced = _FENCE.fullmatch(code)
-    return whole_text(fenced[2] if fenced else code)
+    return whole_text(_unfenced(code))
+
+
+def _unfenced(code: str) -> str:
+    """`code` without one fence around all of it; a fence is never Python, so nothing is lost."""
+    first, *lines = code.strip().split("\n")
+    fence = _FENCE.fullmatch(first.strip())
+    if fence and lines and lines[-1].strip() == fence[1]:
+        return "\n".join(lines[:-1])
+    return code
 
 
 def _the_object(arguments: str, tool_name: str) -> dict[str, object]:

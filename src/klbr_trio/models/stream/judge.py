@@ -58,7 +58,9 @@ def _judge(call: GatheredCall, provider_id: str, *, tool_name: str, cut_short: b
         except Unrunnable as unrunnable:
             error = str(unrunnable)
         except RecursionError:
-            error = "the arguments are not JSON that can be read: nested too deeply; nothing was run"
+            error = (
+                "the arguments are not JSON that can be read: nested too deeply; nothing was run"
+            )
         else:
             return ToolCall(provider_id, name, code, None, None)
     return ToolCall(provider_id, name, None, whole_text(arguments[:MAX_RAW]), error)

@@ -22,6 +22,7 @@ _FENCE: Final = re.compile(
     r"^[ \t]*(?:```|~~~)[ \t]*(?:python3?|py|tool_code|tool_call|ipython)\b",
     re.MULTILINE | re.IGNORECASE,
 )
+_LOOKED_AT: Final = 32 * 1024  # the beginning of a text shows what it is
 _NAME_KEYS: Final = ("name", "tool", "function", "tool_name", "action", "recipient_name")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
 _CALL_OBJECT: Final = re.compile(r'\{\s*"(?:name|tool|function|tool_name|code)"\s*:')
@@ -29,14 +30,14 @@ _CALL_OBJECT: Final = re.compile(r'\{\s*"(?:name|tool|function|tool_name|code)"\
 
 def leaked_tokens(text: str) -> bool:
     """Whether a model's own call tokens stand in the text: the server's parser missed them."""
-    return bool(_TOKENS.search(text))
+    return bool(_TOKENS.search(text, 0, _LOOKED_AT))
 
 
 def looks_like_call(text: str) -> bool:
     """Whether a reader would say that a call was meant."""
-    if leaked_tokens(text) or _FENCE.search(text):
+    if leaked_tokens(text) or _FENCE.search(text, 0, _LOOKED_AT):
         return True
-    found = _CALL_OBJECT.search(text)
+    found = _CALL_OBJECT.search(text, 0, _LOOKED_AT)
     return found is not None and _is_call(text[found.start() :])
 
 
