@@ -435,6 +435,9 @@ CALLS_CASES: Final = [
     Case("a list with ids, in another order later", _pieces(
         {"tool_calls": [{"id": key, "function": {"name": "python", "arguments": raw[:4]}} for key, raw in (("x", WHOLE_A), ("y", WHOLE_B))]},
         {"tool_calls": [{"id": key, "function": {"arguments": raw[4:]}} for key, raw in (("y", WHOLE_B), ("x", WHOLE_A))]}), RUNS_BOTH),
+    Case("id and name come last", _pieces(fragment(index=0, arguments=WHOLE_A), fragment(index=0, id="x", name="python")), RUNS_A),
+    Case("the same index, only the second has an id", _pieces(
+        fragment(index=0, name="python", arguments=WHOLE_A), fragment(index=0, id="y", name="python", arguments=WHOLE_B)), RUNS_BOTH),
     Case("an id alone is a call", _pieces({"tool_calls": [{"index": 0, "id": "x"}]}), Reads(errors=("names no tool",), finish="tool_calls")),
     Case("a name alone is a call", _pieces(fragment(index=0, name="python")), Reads(errors=("`code` is missing",), finish="tool_calls")),
     Case("arguments alone are a call", _pieces(fragment(index=0, arguments=WHOLE_A)), Reads(errors=("names no tool",), finish="tool_calls")),

@@ -172,8 +172,10 @@ def _key(fragment: _Fragment, position: int | None) -> _Key | None:
 
 
 def _starts_anew(call: GatheredCall, fragment: _Fragment) -> bool:
-    is_new = bool(fragment.id and fragment.name and call.id) and fragment.id != call.id
-    return is_new and is_complete(call.text)
+    if not (fragment.id and fragment.name) or fragment.id == call.id:
+        return False
+    # to a call that has no id yet, an id that comes without arguments is its own
+    return bool(call.id or fragment.arguments) and is_complete(call.text)
 
 
 def _continues(arguments: str) -> bool:
