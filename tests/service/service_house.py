@@ -160,6 +160,7 @@ class Service:
     address: tuple[str, int]
     store: Store
     registry: SessionRegistry
+    release: Release
     scope: trio.CancelScope
     over: trio.Event
 
@@ -276,7 +277,7 @@ async def open_service(
                 over.set()
 
             address: tuple[str, int] = await nursery.start(serve)
-            yield Service(address, store, registry, scope, over)
+            yield Service(address, store, registry, release, scope, over)
             scope.cancel()
 
 
