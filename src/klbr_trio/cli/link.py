@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
+import h11
 import trio
 import trio_websocket
+import wsproto.utilities
 
 from klbr_trio.cli.exits import OF_WIRE_CODE, Exit, Problem
 from klbr_trio.cli.place import Place, TcpPlace, UnixPlace
@@ -36,6 +38,15 @@ _FRAME_BYTES: Final = 2 * 1024 * 1024
 _STOPPING: Final = 1012
 _UNAUTHORISED: Final = 4401
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+
+
+# What the library's reader raises is up to what it was sent.
+_NO_WEBSOCKET: Final = (
+    trio_websocket.HandshakeError,
+    trio_websocket.ConnectionClosed,
+    wsproto.utilities.ProtocolError,
+    h11.ProtocolError,
+)
 
 
 class LinkLost(Exception):
@@ -157,7 +168,7 @@ def _meant(error: BaseException) -> BaseException:
     """What an error of the library's reader, or of our own talk, is to a command."""
     if isinstance(error, trio_websocket.ConnectionRejected):
         return _rejected(error.status_code)
-    if isinstance(error, trio_websocket.HandshakeError | trio_websocket.ConnectionClosed):
+    if isinstance(error, _NO_WEBSOCKET):
         return Problem(
             Exit.UNREACHABLE, "what answers there speaks no WebSocket; check the address"
         )

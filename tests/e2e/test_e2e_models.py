@@ -1,0 +1,95 @@
+"""The service with a model, without one, and with one that can't be reached."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import trio
+from e2e_house import DEMO, House, wait_until
+from fakes.provider import call_reply, open_provider, refused_url
+
+KEY = "sk-marker-4711-never-to-be-seen"
+
+
+def shown_by_procfs(pid: int) -> list[bytes]:
+    return [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
+
+
+def kept_by(house: House) -> list[bytes]:
+    """The log, and every file but the token's."""
+    files = [path for path in house.state.rglob("*") if path.is_file() and path.name != "token"]
+    return [path.read_bytes() for path in (house.log, *files)]
+
+
+def said(text: str) -> str:
+    return f"from klbr import local, runtime\nawait local.send({text!r})\nawait runtime.done()"
+
+
+async def test_a_model_answers_and_its_key_is_nowhere_to_be_seen(house: House) -> None:
+    spy = "import os; print(os.environ); print(open('/proc/self/environ').read())\n"
+    async with open_provider([call_reply(spy + said("hello there"))]) as provider:
+        house.launch(
+            "--log-level", "debug", "--model", "m", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=provider.url
+        )
+        await trio.to_thread.run_sync(house.ready)
+        send = partial(house.klbr, "send", "s", "hi", "--json")
+        done = await trio.to_thread.run_sync(send)
+        assert done.json["speech"] == ["hello there"]
+        assert provider.requests[0].headers["authorization"] == f"Bearer {KEY}"
+        assert provider.requests[0].body["model"] == "m"
+        shown = shown_by_procfs(house.pid)
+        token = house.token
+        assert await trio.to_thread.run_sync(house.stop) == 0
+    texts = [*shown, *kept_by(house)]
+    for secret in (KEY, token):
+        assert [text[:80] for text in texts if secret.encode() in text] == []
+
+
+async def test_the_key_comes_from_a_file_and_settings_from_klbr_toml(
+    house: House, tmp_path: Path
+) -> None:
+    async with open_provider([call_reply(said("hello there"))]) as provider:
+        key = tmp_path / "key"
+        key.write_text(KEY + "\n")
+        house.state.mkdir(mode=0o700)
+        (house.state / "klbr.toml").write_text(
+            f'model = "m"\nmodel_url = "{provider.url}"\napi_key_file = "{key}"\n'
+            'soul = "You are a lighthouse keeper."\nno_auth = true\n'
+        )
+        await trio.to_thread.run_sync(house.start)
+        assert not (house.state / "token").exists()
+        done = await trio.to_thread.run_sync(house.klbr, "send", "s", "hi")
+        assert done.out == "hello there\n"
+        [request] = provider.requests
+        assert request.headers["authorization"] == f"Bearer {KEY}"
+        assert "lighthouse keeper" in json.dumps(request.body["messages"][0])
+
+
+def test_without_a_model_an_input_is_stored_and_answered_later(house: House) -> None:
+    house.start()
+    done = house.klbr("send", "s", "hello", "--key", "k")
+    assert done.code == 78
+    receipt, refusal = done.err.splitlines()
+    assert "stored as 1" in receipt
+    assert "stored but nothing will answer it" in refusal
+    again = house.klbr("send", "s", "hello", "--key", "k", "--no-wait", "--json")
+    assert (again.code, again.json["duplicate"]) == (78, True)
+    assert house.stop() == 0
+    house.start(*DEMO)
+    wait_until(lambda: house.said("s"))
+    assert house.klbr("send", "s", "hello", "--key", "k").code == 0
+    assert house.kinds("s").count("input.admitted") == 1
+
+
+def test_a_model_that_can_not_be_reached_fails_the_turn_and_its_repair(house: House) -> None:
+    with refused_url() as url:
+        house.start("--model", "m", "--model-url", url)
+        done = house.klbr("send", "s", "hello", "--json")
+    assert done.code == 5
+    assert done.json["outcome"] == "failed"
+    assert done.json["failure"]["code"] == "provider_unavailable"
+    assert "one repair follows" in done.err
+    assert house.kinds("s").count("turn.failed") == 2
+    assert house.klbr("status", "s", "--json").json["pending"] == 0
