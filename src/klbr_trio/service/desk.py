@@ -141,9 +141,10 @@ class Desk:
             if refusal is not None:
                 self._refuse(message, refusal)
             self._on_served(message)
+        await self._door.flush()
 
     def _refuse(self, message: ClientMessage, refusal: RequestError) -> None:
-        self._door.reply(says.Error.of(refusal.code, str(refusal), _context(message)))
+        self._door.queue(says.Error.of(refusal.code, str(refusal), _context(message)))
 
     async def _serve(self, batch: Sequence[ClientMessage]) -> None:
         match batch[0]:
@@ -159,7 +160,7 @@ class Desk:
                 with self.subscription.range_alone():
                     await self._send_range(message, found)
             case asks.GetSessionStatus() as message:
-                self._door.reply(
+                self._door.queue(
                     status_message(self._floor.registry, self.session_id, message.request_id)
                 )
             case asks.ResetKernel() as message:
@@ -179,7 +180,7 @@ class Desk:
                     self._refuse(message, answer)
                     continue
                 self._floor.count_input()
-                self._door.reply(
+                self._door.queue(
                     says.Ack(
                         session_id=self.session_id,
                         seq=answer.seq,
@@ -189,7 +190,7 @@ class Desk:
                     )
                 )
                 if answer.pending and not self._floor.has_model:
-                    self._door.reply(
+                    self._door.queue(
                         says.Error.of("no_model_configured", NO_MODEL, _context(message))
                     )
 

@@ -53,8 +53,23 @@ class Door:
         """Whether everything that was put in has been sent."""
         return not (self._frames or self._dropped or self._is_writing)
 
+    def queue(self, message: ServerMessage) -> None:
+        """Answer a request, never dropped, with the next `flush` or whatever else is sent."""
+        self._put(frame(encode(message)))
+
+    async def flush(self) -> None:
+        """Write what is queued, unless it is being written already.
+
+        Raises:
+            ConnectionGone: The client has gone.
+        """
+        if self._is_writing:
+            self._bell.set()
+        elif self._frames:
+            await self._write()
+
     def reply(self, message: ServerMessage) -> None:
-        """Answer a request; never dropped."""
+        """Answer a request, never dropped, as soon as the door's task runs."""
         self.reply_text(encode(message))
 
     def reply_text(self, text: str) -> None:
