@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sqlite3
-from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from klbr_trio.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractContextManager
+
+Fault: TypeAlias = "Callable[[Path], AbstractContextManager[object]]"
 
 
 @contextmanager
@@ -25,7 +30,7 @@ def locked(store_path: Path) -> Generator[sqlite3.Connection]:
 @contextmanager
 def full(store_path: Path) -> Generator[None]:
     """No file of this process can grow beyond the store's log as it is: the disk is full."""
-    log = os.stat(f"{store_path}-wal").st_size
+    log = Path(f"{store_path}-wal").stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (log, hard))
     try:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
+import trio.testing
 from fakes.provider import Answers, ScriptedProvider, open_provider, text_reply
 
-from klbr_trio.domain.events import Event
 from klbr_trio.domain.work import (
     ConsequenceMetadata,
     MaintenanceReady,
@@ -25,7 +24,6 @@ from klbr_trio.kernel import WorkerConfig
 from klbr_trio.models import LlmClient, ModelConfig, ModelsConfig
 from klbr_trio.release import Release
 from klbr_trio.sessions.driver import drive
-from klbr_trio.sessions.entry import SessionEntry
 from klbr_trio.sessions.groups import ServiceTaskGroup
 from klbr_trio.sessions.ingress import SourceRef, admit_input
 from klbr_trio.sessions.recovery import recover
@@ -34,6 +32,13 @@ from klbr_trio.sessions.runner import Agent, trigger_session_turn
 from klbr_trio.store import Admission, Store, check
 from klbr_trio.wire.records import decode_event
 from klbr_trio.wire.server import LiveChunk, LiveMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from klbr_trio.domain.events import Event
+    from klbr_trio.domain.session import SessionState
+    from klbr_trio.sessions.entry import SessionEntry
 
 REPO = Path(__file__).parents[2]
 CONFIG = WorkerConfig.source_tree(REPO)
@@ -46,6 +51,9 @@ WAIT = "from klbr import runtime\nawait runtime.wait(seconds={}, reason={!r})"
 DONE = "from klbr import runtime\nawait runtime.done()"
 # A cell that is known to run, and then runs for ever.
 STUCK = "print('begun', flush=True)\nimport asyncio\nawait asyncio.sleep(1000)"
+
+
+NOTHING: Answers = (text_reply("(nothing)"),)
 
 
 class FakeClock:
@@ -184,7 +192,7 @@ class Lab:
         """The driver has found that nothing can be written."""
         with trio.fail_after(CEILING_S):
             while self.store.trouble is None or self.registry.running:
-                await trio.sleep(0.01)
+                await trio.testing.wait_all_tasks_blocked(0.01)
 
     # Looking
 
@@ -239,7 +247,7 @@ def publish(folder: Path, settings: str = "", prompt: str = "Be brief.") -> Rele
 @asynccontextmanager
 async def open_lab(
     folder: Path,
-    answers: Answers = (text_reply("(nothing)"),),
+    answers: Answers = NOTHING,
     *,
     settings: str = "",
     clock: FakeClock | None = None,
@@ -284,6 +292,11 @@ def processes_of(workspace: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def state_of(entry: SessionEntry) -> SessionState:
+    """The state as it is now: a checker takes an attribute for what it was when it was compared."""
+    return entry.state
 
 
 def kill(pid: int) -> None:

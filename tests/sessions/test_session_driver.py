@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import trio
 import trio.testing
@@ -10,9 +10,6 @@ from session_lab import CEILING_S, DONE, SID, SPEAK, WAIT, FakeClock, open_lab
 
 from klbr_trio.domain.session import Ready
 from klbr_trio.sessions.clock import WallClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Steps(trio.abc.Instrument):
@@ -200,12 +197,14 @@ async def test_the_wall_clock_wakes_at_its_time() -> None:
 
 
 async def test_the_wall_clock_leaves_no_descriptor() -> None:
-    import os
-
     clock = WallClock()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for _ in range(20):
         with trio.move_on_after(0):
             await clock.sleep_until_ms(2**53)
         await clock.sleep_until_ms(1)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -8,9 +8,22 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-import trio.testing
-from fakes.provider import call_reply, hang, text_reply
-from faults import full, leave_open, locked
+from fakes.provider import (
+    USAGE,
+    Answers,
+    Request,
+    Scripted,
+    call_fragment,
+    call_reply,
+    chunk,
+    drip,
+    hang,
+    refuse,
+    refused_url,
+    sse,
+    text_reply,
+)
+from faults import Fault, full, leave_open, locked
 from session_lab import (
     CONFIG,
     DONE,
@@ -19,6 +32,7 @@ from session_lab import (
     STUCK,
     WAIT,
     FakeClock,
+    client,
     kill,
     open_lab,
     publish,
@@ -60,15 +74,13 @@ async def test_a_kernel_that_dies_between_turns_is_told_before_the_model_is_aske
 async def test_a_kernel_that_dies_while_the_model_thinks_is_told_with_the_next_step(
     tmp_path: Path,
 ) -> None:
-    from fakes.provider import Request, Scripted, USAGE, call_fragment, chunk, drip, sse
-
     dead = trio.Event()
 
     def second(_: Request) -> Scripted:
         answer = sse(chunk(call_fragment("'x' in dir()")), chunk(finish="tool_calls", usage=USAGE))
         return drip(dead, answer)
 
-    answers = [call_reply("x = 1"), second, call_reply(DONE)]
+    answers: Answers = [call_reply("x = 1"), second, call_reply(DONE)]
     async with open_lab(tmp_path, answers) as lab:
         await lab.admit()
         assert await lab.trigger()
@@ -170,7 +182,7 @@ async def test_an_internal_error_ends_the_turn_and_not_the_session(
 
 @pytest.mark.parametrize("how", [full, locked])
 async def test_a_step_that_cant_be_stored_is_interrupted_when_writing_works_again(
-    tmp_path: Path, how: type[full] | type[locked]
+    tmp_path: Path, how: Fault
 ) -> None:
     wait_for = (
         "print('begun', flush=True)\nimport asyncio, pathlib\n"
@@ -212,7 +224,7 @@ async def test_words_that_cant_be_stored_are_refused_to_the_cell(tmp_path: Path)
             (workspace / "go").touch()
             with trio.fail_after(30):
                 while not (workspace / "refused").exists():
-                    await trio.sleep(0.01)
+                    await trio.testing.wait_all_tasks_blocked(0.01)
         (workspace / "on").touch()
         await lab.idle()
         assert lab.said() == ["heard"]
@@ -231,9 +243,6 @@ async def test_a_turn_that_cant_begin_is_begun_when_writing_works_again(tmp_path
 
 
 async def test_a_wake_that_meets_a_dead_provider_is_armed_again(tmp_path: Path) -> None:
-    from fakes.provider import refused_url
-    from session_lab import client
-
     clock = FakeClock()
     first = clock.time_ms + 60_000
     with refused_url() as url:
@@ -262,13 +271,9 @@ async def test_a_wake_that_meets_a_dead_provider_is_armed_again(tmp_path: Path) 
 
 
 async def test_a_wake_that_works_again_ends_its_series(tmp_path: Path) -> None:
-    from fakes.provider import refuse
-
     down = refuse(503, {"error": {"message": "down"}})
     clock = FakeClock()
     async with open_lab(tmp_path, [down], clock=clock) as lab:
-        from session_lab import client
-
         llm = client(lab.provider.url, attempts=1)
         await lab.drive(llm)
         entry = await lab.entry()

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 from fakes.provider import call_reply, hang
-from faults import full, locked
-from session_lab import CEILING_S, DONE, SID, STUCK, open_lab
+from faults import Fault, full, locked
+from session_lab import CEILING_S, DONE, SID, STUCK, open_lab, state_of
 
 from klbr_trio.domain.session import Draining, Ready, Stopped
 from klbr_trio.errors import AdmissionRejected, StoreUnavailable
@@ -39,9 +39,7 @@ async def test_a_stop_goes_on_when_its_caller_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [full, locked])
-async def test_a_stop_that_cant_be_stored_kills_all_the_same(
-    tmp_path: Path, how: type[full] | type[locked]
-) -> None:
+async def test_a_stop_that_cant_be_stored_kills_all_the_same(tmp_path: Path, how: Fault) -> None:
     async with open_lab(tmp_path, [call_reply(STUCK)], busy_s=0.2) as lab:
         await lab.admit("one", key="k")
         assert await lab.trigger()
@@ -52,7 +50,7 @@ async def test_a_stop_that_cant_be_stored_kills_all_the_same(
                 await lab.registry.stop(SID)
             assert lab.processes() == []
             assert entry.runners.active is None
-            assert entry.state == Draining()
+            assert state_of(entry) == Draining()
         # Writing works again, but the session takes nothing in this process.
         with pytest.raises(AdmissionRejected, match="its stop could not be stored"):
             await lab.admit("two")
@@ -64,7 +62,7 @@ async def test_a_stop_that_cant_be_stored_kills_all_the_same(
         assert lab.of("turn.interrupted")[0]["why"] == "aborted"
         # The operator's way out: stop it again.
         await lab.registry.stop(SID)
-        assert entry.state == Stopped()
+        assert state_of(entry) == Stopped()
         assert (await lab.registry.reopen(SID, None)).state == Ready()
         assert entry.can_admit
 
@@ -81,11 +79,11 @@ async def test_a_stop_that_is_slow_to_store_is_answered_in_time(tmp_path: Path) 
                 await lab.registry.stop(SID)
             assert trio.current_time() - began < ANSWER_S + 1
             assert lab.processes() == []
-            assert entry.state == Draining()
+            assert state_of(entry) == Draining()
             holder.execute("ROLLBACK")
             # What nobody could wait for is done all the same.
             await lab.event("session.stopped")
-        await lab.until(lambda: entry.state == Stopped())
+        await lab.until(lambda: state_of(entry) == Stopped())
         with trio.fail_after(CEILING_S):
             await lab.registry.stop(SID)
             assert (await lab.registry.reopen(SID, None)).state == Ready()
@@ -144,7 +142,7 @@ async def test_a_reset_keeps_a_sleeping_agents_deadline(tmp_path: Path) -> None:
         await entry.transition_to_waiting(None, 90_000, "tea")
         asleep = entry.state
         await lab.registry.reopen(SID, None)
-        assert entry.state == asleep
+        assert state_of(entry) == asleep
         assert lab.kinds() == ["session.waiting", "kernel.reset"]
 
 
@@ -221,7 +219,7 @@ async def test_a_runner_may_stop_its_own_session(tmp_path: Path) -> None:
         assert await entry.try_start_runner("r", run)
         await lab.event("session.stopped")
         await lab.idle()
-        assert entry.state == Stopped()
+        assert state_of(entry) == Stopped()
 
 
 async def test_a_stop_cuts_the_request_to_the_model_server(tmp_path: Path) -> None:

@@ -4,8 +4,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from fakes.provider import call_reply, refuse, text_reply
-from session_lab import DONE, SID, SPEAK, WAIT, FakeClock, open_lab, publish
+from fakes.provider import (
+    USAGE,
+    Scripted,
+    call_fragment,
+    call_reply,
+    chunk,
+    drip,
+    hang,
+    refuse,
+    sse,
+    text_reply,
+)
+from session_lab import DONE, SID, SPEAK, WAIT, FakeClock, client, open_lab, publish
 
 from klbr_trio.domain.session import Ready, Waiting
 from klbr_trio.domain.work import Completed, Failed, Pending
@@ -180,9 +191,7 @@ async def test_call_ids_are_unique_in_their_attempt(tmp_path: Path) -> None:
         ids = [one["call_id"] for one in lab.of("cell.requested")]
         assert ids == ["call_1", "call_1~2", "call_1~3", "call_1~4"]
         # The provider gets back its own.
-        sent = [
-            call["id"] for one in lab.messages() for call in one.get("tool_calls", ())
-        ]
+        sent = [call["id"] for one in lab.messages() for call in one.get("tool_calls", ())]
         assert sent == ["call_1"] * 3
 
 
@@ -328,7 +337,10 @@ async def test_code_that_is_too_long_is_not_run_in_part(tmp_path: Path) -> None:
 
 async def test_what_is_huge_stays_within_its_bounds(tmp_path: Path) -> None:
     code = "print('o' * 2_000_000)\n'v' * 2_000_000"
-    answers = [call_reply(code, text="s" * 400_000), call_reply("raise ValueError('e' * 2_000_000)", DONE)]
+    answers = [
+        call_reply(code, text="s" * 400_000),
+        call_reply("raise ValueError('e' * 2_000_000)", DONE),
+    ]
     async with open_lab(tmp_path, answers) as lab:
         await lab.turn("i" * 200_000)
         for event in lab.log():
@@ -342,8 +354,6 @@ async def test_what_is_huge_stays_within_its_bounds(tmp_path: Path) -> None:
 
 
 async def test_what_a_provider_wants_back_is_bounded(tmp_path: Path) -> None:
-    from fakes.provider import USAGE, Scripted, call_fragment, chunk, sse
-
     nested: object = "deep"
     for _ in range(90):
         nested = [nested]
@@ -377,8 +387,6 @@ async def test_tokens_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_seconds_are_bounded_while_the_model_thinks(tmp_path: Path) -> None:
-    from fakes.provider import hang
-
     async with open_lab(tmp_path, [hang()], settings="[turn]\nseconds = 0.2") as lab:
         await lab.turn()
         assert [one["code"] for one in lab.of("turn.failed")] == ["bound_time"] * 2
@@ -425,7 +433,10 @@ async def test_a_context_that_fits_when_halved_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_failed_turn_is_told_and_repaired_once(tmp_path: Path) -> None:
-    answers = [refuse(401, {"error": {"message": "no such key"}}), call_reply(SPEAK.format("sorry"))]
+    answers = [
+        refuse(401, {"error": {"message": "no such key"}}),
+        call_reply(SPEAK.format("sorry")),
+    ]
     async with open_lab(tmp_path, answers) as lab:
         await lab.turn("compute")
         failed = lab.of("turn.failed")[0]
@@ -444,13 +455,9 @@ async def test_a_failed_turn_is_told_and_repaired_once(tmp_path: Path) -> None:
 
 
 async def test_no_words_are_made_up_when_the_model_fails(tmp_path: Path) -> None:
-    from fakes.provider import call_fragment, chunk, drip, sse
-
     cut = drip(sse(chunk(call_fragment(SPEAK.format("half"))), done=False), after="reset")
     llm_settings = {"attempts": 1}
     async with open_lab(tmp_path, [cut]) as lab:
-        from session_lab import client
-
         lab.llm = client(lab.provider.url, **llm_settings)
         await lab.turn()
         assert lab.said() == []
@@ -459,8 +466,6 @@ async def test_no_words_are_made_up_when_the_model_fails(tmp_path: Path) -> None
 
 
 async def test_an_input_is_pending_until_its_turn_ends(tmp_path: Path) -> None:
-    from fakes.provider import hang
-
     async with open_lab(tmp_path, [hang()]) as lab:
         seq = (await lab.admit()).seq
         assert await lab.store.pending(SID, 5) == [seq]

@@ -94,7 +94,10 @@ class TurnRun:
 
     async def _steps(self) -> None:
         window = await Window.read(
-            self.means.store, self.turn.session_id, budget_chars=self._budget()
+            self.means.store,
+            self.turn.session_id,
+            budget_chars=self._budget(),
+            started_seq=self.turn.started_seq,
         )
         while True:
             self.step += 1

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _SINGLE_SHARE: Final = 4
 """Over budget, no single message takes more than this part of it."""
 
-_BLOCK_SHARE: Final = 3
-"""Over budget, what must be shown (the reasons to run, the newest step) takes no more than
-this part of it each."""
+_NEEDED_SHARE: Final = 3
+"""Over budget, the reasons to run take no more than this part of it; then the newest step no
+more than half of the rest."""
 
 _MARK_CHARS: Final = 60
 _SHORTEST_CUT: Final = 80
@@ -58,22 +58,20 @@ def build(
     """
     system = System(persona.text())
     room = max(budget_chars - _size(system), budget_chars // _SINGLE_SHARE)
-    summary = None if window.summary is None else User(words.summary(*window.summary))
+    head: list[Message] = [] if window.summary is None else [User(words.summary(*window.summary))]
+    gap: list[Message] = [User(words.LEFT_OUT)] if window.left_out else []
     blocks = render(window.events, window.inputs)
-    head: list[Message] = [system]
-    left_out = window.left_out
-    if sum(map(_block_size, blocks)) + (_size(summary) if summary else 0) > room:
-        if summary is not None:
-            summary = User(_cut(summary.text, room // _SINGLE_SHARE))
-            room -= _size(summary)
+    if length([*head, *gap]) + sum(map(_block_size, blocks)) > room:
+        head = [_cut_message(message, room // _SINGLE_SHARE) for message in head]
+        gap = [User(words.LEFT_OUT)]
         owed = owed_items(window.events, attempt_id)
-        blocks, dropped = _fitted(blocks, room, lambda block: block.is_needed(attempt_id, owed))
-        left_out += dropped
-    if summary is not None:
-        head.append(summary)
-    if left_out:
-        head.append(User(words.LEFT_OUT))
-    return tuple(_merged([*head, *(message for block in blocks for message in block.messages)]))
+        blocks = _fitted(
+            blocks,
+            room - length([*head, *gap]),
+            lambda block: block.is_needed(attempt_id, owed),
+        )
+    shown = (message for block in blocks for message in block.messages)
+    return tuple(_merged([system, *head, *gap, *shown]))
 
 
 def length(messages: Iterable[Message]) -> int:
@@ -81,26 +79,25 @@ def length(messages: Iterable[Message]) -> int:
     return sum(map(_size, messages))
 
 
-def _fitted(
-    blocks: Sequence[Block], room: int, is_needed: Callable[[Block], bool]
-) -> tuple[list[Block], int]:
-    """The blocks that must be shown and the newest others, cut to fit; and how many do not."""
-    room -= len(words.LEFT_OUT) + _OVERHEAD_CHARS
+def _fitted(blocks: Sequence[Block], room: int, is_needed: Callable[[Block], bool]) -> list[Block]:
+    """The blocks that must be shown and the newest others, cut to fit."""
     needed = [index for index, block in enumerate(blocks) if is_needed(block)]
     last = len(blocks) - 1
-    kept = _cut_together(blocks, needed, room // _BLOCK_SHARE)
-    if last not in kept:
-        kept |= _cut_together(blocks, [last], room // _BLOCK_SHARE)
+    kept = _cut_together(blocks, needed, room // _NEEDED_SHARE)
     room -= sum(map(_block_size, kept.values()))
+    if last not in kept:
+        kept |= _cut_together(blocks, [last], room // 2)
+        room -= _block_size(kept[last])
+    single = room // _SINGLE_SHARE
     for index in range(last, -1, -1):
         if index in kept:
             continue
-        block = _cut_block(blocks[index], room // _SINGLE_SHARE)
+        block = _cut_block(blocks[index], single)
         room -= _block_size(block)
         if room < 0:
             break
         kept[index] = block
-    return [kept[index] for index in sorted(kept)], len(blocks) - len(kept)
+    return [kept[index] for index in sorted(kept)]
 
 
 def _cut_together(blocks: Sequence[Block], indexes: Sequence[int], room: int) -> dict[int, Block]:

@@ -40,17 +40,26 @@ class Window:
     read_to: int = 0
 
     @classmethod
-    async def read(cls, store: Store, session_id: str, *, budget_chars: int) -> Window:
-        """The window of the session as it stands."""
+    async def read(
+        cls, store: Store, session_id: str, *, budget_chars: int, started_seq: int
+    ) -> Window:
+        """The window of the session as it stands.
+
+        Args:
+            store: The store.
+            session_id: The session.
+            budget_chars: How long the prompt may be; the window holds at least as much.
+            started_seq: The open attempt's `turn.started`: it is in the window, always.
+        """
         frontier = store.frontier(session_id)
         window = cls(session_id)
         floor = 0
         if frontier is not None:
-            floor = frontier.drained_through_seq
-            window.summary = (floor, frontier.summary)
+            floor = min(frontier.drained_through_seq, started_seq - 1)
+            window.summary = (frontier.drained_through_seq, frontier.summary)
         start = await _start(store, session_id, floor, budget_chars)
-        window.left_out = start - floor
-        window.read_to = start
+        window.read_to = min(start, started_seq - 1)
+        window.left_out = window.read_to - floor
         await window.refresh(store)
         return window
 
