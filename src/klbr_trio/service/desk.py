@@ -35,8 +35,11 @@ INPUTS_A_STEP: Final = 32
 CHARS_A_STEP: Final = 128 * 1024
 """… and up to this much text, since a step may hold the loop for about a millisecond."""
 
-STOP_COURTESY_S: Final = 0.05
-"""What a stop gives the requests before it: inputs and statuses are done in less."""
+STOP_COURTESY_S: Final = 0.5
+"""What a stop gives the requests before it: inputs and statuses are done in less.
+
+It waits for no replay, and nobody who presses Stop sees it.
+"""
 
 NO_MODEL: Final = (
     "no model is configured: the input is stored but nothing will answer it until the service "
