@@ -14,9 +14,25 @@ import trio
 
 from klbr_trio.kernel import CellResult, Kernel, KernelSpec, WorkerConfig, run_kernel
 from klbr_trio.kernel.marks import MARK_VARIABLE
+from klbr_trio.kernel.sandbox import Level
+from klbr_trio.kernel.sandbox.probe import find_sandbox
 
 REPO = Path(__file__).parents[2]
-CONFIG = WorkerConfig.source_tree(REPO)
+PLAIN = WorkerConfig.source_tree(REPO)
+LEVEL = Level(os.environ.get("KLBR_TEST_SANDBOX", "none"))
+"""What the tests that are not about a level run behind."""
+
+
+def config_of(level: Level, *, plain: WorkerConfig = PLAIN) -> WorkerConfig:
+    """Kernels behind exactly that level; a machine that hasn't got it can't show anything."""
+    if level is Level.NONE:
+        return plain
+    sandbox = find_sandbox(plain.python, plain.inside, plain.limits, level)
+    assert sandbox.level is level, sandbox.describe()
+    return attrs.evolve(plain, sandbox=sandbox, least=level)
+
+
+CONFIG = config_of(LEVEL)
 FOR_CELLS = CONFIG.inside / "for-cells"
 CEILING_S = 30.0
 """Nothing here takes a second; a loaded machine may take its time."""
@@ -71,6 +87,16 @@ class Lab:
     def mark(self) -> int:
         return mark_of(self.kernel.pid)
 
+    @property
+    def warden(self) -> int:
+        """The process between the host and the kernel's first."""
+        state = Path(f"/proc/{self.kernel.pid}/stat").read_text()
+        return int(state.rpartition(")")[2].split()[1])
+
+
+IDLE_PROCESSES = 4 if LEVEL.namespaced else 2
+"""The warden and the worker, and bubblewrap's two around that."""
+
 
 def mark_of(pid: int) -> int:
     """The mark of a living process of a kernel."""
@@ -115,11 +141,14 @@ async def run_kernel_in(
 
 def processes_of(workspace: Path) -> list[int]:
     """Living processes that were started as a part of the kernel of this workspace."""
-    home = f"HOME={workspace}".encode()
+    home, warden = f"HOME={workspace}".encode(), f"workspace={workspace}".encode()
     found = []
     for path in Path("/proc").iterdir():
         try:
-            if path.name.isdigit() and home in (path / "environ").read_bytes().split(b"\0"):
+            if path.name.isdigit() and (
+                home in (path / "environ").read_bytes().split(b"\0")
+                or warden in (path / "cmdline").read_bytes().split(b"\0")
+            ):
                 found.append(int(path.name))
         except OSError:
             continue

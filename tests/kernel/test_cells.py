@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_lab import (
     CONFIG,
+    LEVEL,
     lab_fixture,  # noqa: F401  # pytest finds it here
     make_spec,
     open_lab,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
     from kernel_lab import Lab
 
@@ -218,8 +218,15 @@ async def test_nothing_in_a_workspace_stops_a_kernel_from_starting(tmp_path: Pat
 
 
 async def test_a_cell_runs_in_its_private_workspace(lab: Lab) -> None:
-    assert await lab.value("import os; os.getcwd()") == repr(str(lab.workspace))
+    workspace = "/workspace" if LEVEL.namespaced else str(lab.workspace)
+    assert await lab.value("import os; os.getcwd()") == repr(workspace)
+    await lab.value("open('here', 'w').close()")
+    assert "here" in [path.name for path in lab.workspace.glob("*")]
     assert lab.workspace.stat().st_mode & 0o777 == 0o700
+
+
+def environment_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/environ").read_text()
 
 
 async def test_nothing_of_the_hosts_environment_or_files_is_inherited(
@@ -234,11 +241,11 @@ async def test_nothing_of_the_hosts_environment_or_files_is_inherited(
                 "import os, subprocess\n"
                 "fds = [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd')"
                 " if os.path.exists(f'/proc/self/fd/{fd}')]\n"
-                "parent = open(f'/proc/{os.getppid()}/environ').read()\n"
-                "(dict(os.environ), parent, fds, subprocess.run('env', capture_output=True).stdout)"
+                "(dict(os.environ), fds, subprocess.run('env', capture_output=True).stdout)"
             )
+            assert everything is not None
+            everything += environment_of(lab.warden)
     finally:
         secret.close()
-    assert everything is not None
     assert "do not tell" not in everything
     assert str(tmp_path / "secret") not in everything

@@ -11,6 +11,7 @@ import trio
 import trio.lowlevel
 from kernel_lab import (
     CEILING_S,
+    IDLE_PROCESSES,
     daemons,
     lab_fixture,  # noqa: F401  # pytest finds it here
     make_spec,
@@ -82,7 +83,7 @@ async def test_what_the_kernel_started_ends_with_it(lab: Lab) -> None:
     mark = lab.mark()
     await lab.value(daemons(3))
     await lab.value(daemons(3, bare=True))
-    assert len(marked(mark)) == 8
+    assert len(marked(mark)) == IDLE_PROCESSES + 6
     await lab.run("import os; os._exit(5)")
     assert marked(mark) == []
 
@@ -116,20 +117,21 @@ async def test_a_killed_warden_takes_nothing_less_with_it(lab: Lab) -> None:
     mark = lab.mark()
     await lab.value(daemons(3))
     await lab.value(daemons(3, bare=True))
-    result = await lab.run(
-        "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(100)"
-    )
-    assert result.died is not None
-    assert "killed by SIGKILL" in result.died
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lab.run, "print('!')\nimport time; time.sleep(100)")
+        await until(lambda: bool(lab.live))
+        os.kill(lab.warden, signal.SIGKILL)
+    assert lab.kernel.why is not None
+    assert "killed by SIGKILL" in lab.kernel.why
     assert marked(mark) == []
 
 
 async def test_other_children_of_the_host_are_left_alone(tmp_path: Path) -> None:
     other = await trio.lowlevel.open_process(["sleep", "1000"])  # shares nothing with kernels
     async with open_lab(make_spec(tmp_path)) as lab:
-        await lab.run(
-            "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(100)"
-        )
+        os.kill(lab.warden, signal.SIGKILL)
+        with trio.fail_after(CEILING_S):
+            await lab.kernel.wait_dead()
         assert other.poll() is None
     other.kill()
     await other.wait()
@@ -201,7 +203,7 @@ async def test_a_forked_child_that_falls_out_of_a_cell_ends(lab: Lab) -> None:
     result = await lab.run(code)
     assert result.value == str(1 << 8)
     assert "ZeroDivisionError" in result.output
-    assert len(marked(mark)) == 2
+    assert len(marked(mark)) == IDLE_PROCESSES
 
 
 async def test_the_cells_that_wait_are_told_at_once(lab: Lab) -> None:

@@ -58,7 +58,9 @@ async def test_another_release_than_asked_for_is_refused(tmp_path: Path) -> None
 
 async def test_a_release_that_is_not_there_is_refused(tmp_path: Path) -> None:
     spec = attrs.evolve(make_spec(tmp_path), release=tmp_path / "nowhere")
-    assert "FileNotFoundError" in await failure(spec)
+    text = await failure(spec)
+    assert "No such file or directory" in text
+    assert "nowhere" in text
 
 
 async def test_a_policy_that_fails_is_shown(tmp_path: Path) -> None:

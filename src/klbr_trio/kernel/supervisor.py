@@ -16,7 +16,7 @@ from klbr_trio.kernel.warden import END_S, Killed, launch
 
 if TYPE_CHECKING:
     from klbr_trio.kernel.config import KernelSpec, WorkerConfig
-    from klbr_trio.kernel.warden import Warden
+    from klbr_trio.kernel.warden import Launched, Warden
 
 logger = logging.getLogger("klbr_trio.kernel")
 
@@ -50,6 +50,7 @@ async def run_kernel(
     output = Output(launched.output, config.output_bytes, config.flood_bytes)
     channel = Channel.over(launched.channel)
     kernel = Kernel(config, channel=channel, output=output, warden=launched.warden)
+    launched.warden.on_breach = kernel.break_limit
     ready = False
     try:
         async with trio.open_nursery() as nursery:
@@ -57,7 +58,7 @@ async def run_kernel(
             nursery.start_soon(_watch_warden, kernel, channel, launched.warden)
             nursery.start_soon(output.pump)
             nursery.start_soon(kernel.send_interrupts)
-            await _become_ready(kernel, channel, launched.warden, config=config, spec=spec)
+            await _become_ready(kernel, channel, launched, config=config, spec=spec)
             if kernel.alive:
                 ready = True
                 task_status.started(kernel)
@@ -77,15 +78,14 @@ async def run_kernel(
 
 
 async def _become_ready(
-    kernel: Kernel, channel: Channel, warden: Warden, *, config: WorkerConfig, spec: KernelSpec
+    kernel: Kernel, channel: Channel, launched: Launched, *, config: WorkerConfig, spec: KernelSpec
 ) -> None:
     """The kernel is ready, or doomed."""
-    start = {"op": "start", "release": str(spec.release), "workspace": str(spec.workspace)}
     with trio.move_on_after(config.start_seconds):
-        await channel.send(start)
+        await channel.send(launched.start)
         await kernel.greeted.wait()
         if kernel.alive:
-            await warden.announced.wait()
+            await launched.warden.announced.wait()
     match kernel.greeting:
         case Hello(digest=digest) if digest == spec.digest:
             pass

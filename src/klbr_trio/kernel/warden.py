@@ -12,17 +12,22 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 from klbr_trio.errors import KernelStartFailed
+from klbr_trio.kernel.limits import Breach
 from klbr_trio.kernel.marks import MARK_VARIABLE, adopt_orphans, fresh_mark, sweep
+from klbr_trio.kernel.sandbox.enclosure import Outside, enclose
 
 if TYPE_CHECKING:
     from klbr_trio.kernel.config import KernelSpec, WorkerConfig
+    from klbr_trio.kernel.sandbox.enclosure import Enclosure
 
+_BY_SIGNAL: Final = 128
 _WARDEN_S: Final = 2.0
 """A warden that takes longer to kill everything is stopped or stuck: the host does it."""
 END_S: Final = 6.0
@@ -49,6 +54,9 @@ class Warden:
     _pidfd: int
     _control: socket.socket
     _mark: int
+    _namespaced: bool
+    on_breach: Callable[[Breach], None] = lambda _: None
+    """Told a limit of the whole kernel that is broken."""
     worker: int | None = None
     """The worker's process id, once the warden has stated it."""
     _exit: tuple[int, int] | None = None
@@ -91,6 +99,8 @@ class Warden:
             case ["exit", status, peak_kib]:
                 self._exit = (int(status), int(peak_kib))
                 self.worker_ended.set()
+            case ["limit", what, used, limit]:
+                self.on_breach(Breach(what, int(used), int(limit)))
             case ["gone", count]:
                 self._gone = int(count)
             case _:
@@ -101,8 +111,11 @@ class Warden:
         if self._exit is None:
             return None
         status, peak_kib = self._exit
-        text = describe_exit(os.waitstatus_to_exitcode(status))
-        if status == signal.SIGKILL:
+        code = os.waitstatus_to_exitcode(status)
+        if self._namespaced and code > _BY_SIGNAL:
+            code = _BY_SIGNAL - code  # bubblewrap's way to say so
+        text = describe_exit(code)
+        if code == -signal.SIGKILL:
             text += f" (its memory had peaked at {peak_kib // 1024:,} MB)"
         return text
 
@@ -113,6 +126,11 @@ class Warden:
         code = self._process.poll()
         how = "closed its control socket" if code is None else f"was {describe_exit(code)}"
         return f"its warden {how}"
+
+    def note_busy(self, *, busy: bool) -> None:
+        """The warden looks closer while a cell runs."""
+        with contextlib.suppress(OSError):  # it is gone, which is seen elsewhere
+            self._control.send(b"busy\n" if busy else b"idle\n")
 
     def ask_to_end(self) -> None:
         """The warden begins to kill everything. Returns at once; may be called again."""
@@ -157,11 +175,12 @@ class Warden:
 
 @attrs.frozen
 class Launched:
-    """A kernel's processes and this host's ends of what connects it to them."""
+    """A kernel's processes, this host's ends of what connects it to them, and what to start with."""
 
     warden: Warden
     channel: socket.socket
     output: int
+    start: dict[str, object]
 
 
 def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
@@ -170,27 +189,37 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
     Raises:
         KernelStartFailed: They can't be started; nothing is left of the attempt.
     """
+    config.check_sandbox()
     mark = fresh_mark()
     control, warden_end = socket.socketpair()
     channel, worker_end = socket.socketpair()
     output, output_end = os.pipe2(os.O_CLOEXEC)
+    enclosure: Enclosure | None = None
     try:
         adopt_orphans()
-        spec.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+        enclosure = enclose(config.sandbox, _outside(config, spec))
+        if enclosure.uid is not None:
+            os.fchown(output_end, enclosure.uid, -1)  # /dev/stdout is opened, not inherited
+        passed = [worker_end.fileno(), *enclosure.fds]
+        kept = [warden_end.fileno()]
+        if enclosure.info_fd is not None:
+            kept.append(enclosure.info_fd)
         process = subprocess.Popen(  # noqa: S603  # our own command line
-            warden_argv(
-                config, control=warden_end.fileno(), channel=worker_end.fileno(), mark=mark
-            ),
-            cwd=spec.workspace,
-            env=environment(config, spec, mark=mark),
+            [
+                *(str(config.python), "-I", "-S", str(config.inside / "warden.py")),
+                *_options(config, spec, enclosure, mark=mark, control=kept[0], passed=passed),
+                *("--", *enclosure.argv, str(worker_end.fileno())),
+            ],
+            cwd="/" if enclosure.uid is not None else spec.workspace,
+            env=environment(config, enclosure, mark=mark),
             stdin=subprocess.DEVNULL,
             stdout=output_end,
             stderr=output_end,
-            pass_fds=(warden_end.fileno(), worker_end.fileno()),
+            pass_fds=(*passed, *kept),
             start_new_session=True,
         )
         pidfd = os.pidfd_open(process.pid)
-    except OSError as error:
+    except (OSError, KernelStartFailed) as error:
         control.close()
         channel.close()
         os.close(output)
@@ -199,28 +228,71 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
         warden_end.close()
         worker_end.close()
         os.close(output_end)
+        if enclosure is not None:
+            enclosure.close()
     for end in (control, channel):
         end.setblocking(False)  # noqa: FBT003
     os.set_blocking(output, False)
-    return Launched(Warden(process, pidfd, control, mark), channel, output)
+    warden = Warden(process, pidfd, control, mark, config.sandbox.level.namespaced)
+    return Launched(warden, channel, output, _start(enclosure))
 
 
-def warden_argv(config: WorkerConfig, *, control: int, channel: int, mark: int) -> list[str]:
-    """The warden's command line; what comes after the mark is what it executes as the worker."""
-    own = [control, channel, os.getpid(), mark]
-    python = str(config.python)
-    return [
-        *(python, "-I", "-S", str(config.inside / "warden.py"), *map(str, own)),
-        *(python, "-I", "-X", "utf8", str(config.inside / "worker.py"), str(channel)),
-    ]
+def _outside(config: WorkerConfig, spec: KernelSpec) -> Outside:
+    return Outside(
+        python=config.python,
+        inside=config.inside,
+        workspace=spec.workspace,
+        release=spec.release,
+        limits=config.limits,
+        share_net=False,
+    )
 
 
-def environment(config: WorkerConfig, spec: KernelSpec, *, mark: int) -> dict[str, str]:
+def _start(enclosure: Enclosure) -> dict[str, object]:
+    return {
+        "op": "start",
+        "release": enclosure.release,
+        "release_source": enclosure.release_source,
+        "workspace": enclosure.workspace,
+        "cage": enclosure.cage,
+    }
+
+
+def _options(
+    config: WorkerConfig,
+    spec: KernelSpec,
+    enclosure: Enclosure,
+    *,
+    mark: int,
+    control: int,
+    passed: list[int],
+) -> list[str]:
+    """What the warden is told; its own file has their names."""
+    limits = config.limits
+    options: dict[str, object] = {
+        "control": control,
+        "pass": ",".join(map(str, passed)),
+        "host": os.getpid(),
+        "mark": mark,
+        "workspace": spec.workspace,
+        "memory": limits.memory_bytes,
+        "disk": limits.disk_bytes,
+        "files": limits.disk_files,
+        "free": limits.free_bytes,
+    }
+    if enclosure.info_fd is not None:
+        options["info"] = enclosure.info_fd
+    if enclosure.keeps_signals_inside:
+        options["inside"] = 1
+    return [f"{name}={value}" for name, value in options.items()]
+
+
+def environment(config: WorkerConfig, enclosure: Enclosure, *, mark: int) -> dict[str, str]:
     """The environment of a kernel: built from nothing, so that no secret of the host's is in it."""
     path = f"{config.python.parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-    return {
+    found = {
         "PATH": path,
-        "HOME": str(spec.workspace),
+        "HOME": enclosure.home,
         "USER": "klbr",
         "LOGNAME": "klbr",
         "LANG": "C.UTF-8",
@@ -230,11 +302,16 @@ def environment(config: WorkerConfig, spec: KernelSpec, *, mark: int) -> dict[st
         "NO_COLOR": "1",
         "PAGER": "cat",
         "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CONFIG_NOSYSTEM": "1",
         "MPLBACKEND": "Agg",
         "OMP_NUM_THREADS": "2",
         "OPENBLAS_NUM_THREADS": "2",
+        "PIP_TARGET": f"{enclosure.workspace}/.lib",
+        "PIP_NO_INPUT": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         MARK_VARIABLE: str(mark),
     }
+    return found if enclosure.temporary is None else {**found, "TMPDIR": enclosure.temporary}
 
 
 def describe_exit(code: int) -> str:

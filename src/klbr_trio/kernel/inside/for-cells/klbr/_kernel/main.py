@@ -22,10 +22,13 @@ from klbr._kernel.loop import CellLoop, Jobs
 from klbr._kernel.stdio import Stdio
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     Message = dict[str, object]
+    Confine = Callable[[Message], None]
 
 
-def serve(*, channel: int, inside: str) -> None:
+def serve(*, channel: int, inside: str, confine: Confine) -> None:
     """Runs the worker; never returns while the host lives."""
     sys.dont_write_bytecode = True  # a cell's import must not add a file to the release
     faulthandler.enable()
@@ -39,7 +42,7 @@ def serve(*, channel: int, inside: str) -> None:
     cells.namespace.update(local=klbr.local, runtime=klbr.runtime)
     loop.ensure()
     interrupts.arm()
-    calls.tell(_opening(link.receive(), inside=inside))
+    calls.tell(_opening(link.receive(), inside=inside, confine=confine))
     jobs: Jobs[Message] = Jobs(loop)
     reader = threading.Thread(
         target=_read, args=(link, calls, jobs, interrupts), name="klbr channel", daemon=True
@@ -54,12 +57,23 @@ def serve(*, channel: int, inside: str) -> None:
         calls.end(cells.run(number, str(job["code"])))
 
 
-def _opening(start: Message, *, inside: str) -> Message:
-    """Makes the release's code importable and states what was found; or why it can't be."""
+def _opening(start: Message, *, inside: str, confine: Confine) -> Message:
+    """Shuts the cage, makes the release's code importable, and states what was found.
+
+    The release is read first: with its user id the process may lose the right to.
+    """
     folder = str(start["release"])
+    source = start["release_source"]
     try:
-        digest = release.digest(folder)
-        sys.path += [os.path.join(folder, "lib"), str(start["workspace"])]
+        digest = release.digest(folder if source is None else str(source))
+        if source is not None:
+            release.copy(str(source), folder)
+        if os.getpgrp() != os.getpid():
+            os.setpgid(0, 0)  # an interrupt is sent to the group
+        confine(start["cage"])  # type: ignore[arg-type]  # the host's object
+        os.chdir(str(start["workspace"]))
+        library = os.path.join(str(start["workspace"]), ".lib")
+        sys.path += [os.path.join(folder, "lib"), str(start["workspace"]), library]
         policy.load(folder)
     except BaseException as error:  # noqa: BLE001  # policy.py may raise anything; the host is told
         return {"op": "failed", "error": report.error_text(error, inside=inside)}
