@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 
+from klbr_trio.cli.demo.family import Process, descendants
 from klbr_trio.store import check_file
 from klbr_trio.store.reader import Reader, connect_readonly
 
@@ -193,17 +194,9 @@ class House:
     def said(self, session: str) -> list[str]:
         return [e["payload"]["text"] for e in self.events(session) if e["kind"] == "local.sent"]
 
-    def workers(self) -> list[int]:
-        """Processes that live in a workspace."""
-        inside = self.state.resolve() / "workspaces"
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if (entry / "cwd").readlink().is_relative_to(inside):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
+    def workers(self) -> set[Process]:
+        """The kernels' processes."""
+        return descendants(self.pid)
 
     def findings(self) -> list[str]:
         """What is wrong with the store."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from functools import partial
 from pathlib import Path
 
 import trio
 from e2e_house import DEMO, House, wait_until
-from fakes.provider import call_reply, open_provider, refused_url
+from fakes.provider import call_reply, drip, open_provider, refused_url
 
 KEY = "sk-marker-4711-never-to-be-seen"
 
@@ -93,3 +94,28 @@ def test_a_model_that_can_not_be_reached_fails_the_turn_and_its_repair(house: Ho
     assert "one repair follows" in done.err
     assert house.kinds("s").count("turn.failed") == 2
     assert house.klbr("status", "s", "--json").json["pending"] == 0
+
+
+async def test_a_drain_lets_the_turn_end_and_takes_nothing_new(house: House) -> None:
+    held = trio.Event()
+    answer = drip(held, *call_reply(said("these are the last words")).pieces)
+    async with open_provider([answer]) as provider:
+        options = ("--drain-seconds", "50", "--model", "m", "--model-url", provider.url)
+        await trio.to_thread.run_sync(partial(house.start, *options))
+        sending = house.begin("send", "s", "hello")
+        await provider.wait_requests(1)
+        house.signal(signal.SIGTERM)
+        await trio.to_thread.run_sync(wait_until, lambda: not announced(house))
+        refused = await trio.to_thread.run_sync(house.klbr, "send", "s", "and more")
+        assert refused.code == 75
+        assert "starting or stopping" in refused.only_line
+        held.set()
+        out, _ = await trio.to_thread.run_sync(sending.communicate)
+        assert (sending.returncode, out) == (0, "these are the last words\n")
+        assert await trio.to_thread.run_sync(house.ended) == 0
+    assert house.kinds("s")[-1] == "turn.completed"
+    assert house.kinds("s").count("input.admitted") == 1
+
+
+def announced(house: House) -> bool:
+    return (house.state / "service.json").exists()

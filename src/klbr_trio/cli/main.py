@@ -281,9 +281,7 @@ def main(arguments: Sequence[str]) -> Exit:
         return _usage(exc)
     except click.Abort:
         return _end(Problem(Exit.INTERRUPTED, "interrupted"))
-    except SystemExit:
-        raise
-    except BaseException as exc:  # noqa: BLE001 - the last boundary: one line, no traceback
+    except (Exception, BaseExceptionGroup) as exc:  # noqa: BLE001 - the last boundary: one line
         return _end(problem_of(exc) or bug(exc))
 
 

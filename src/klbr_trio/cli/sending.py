@@ -40,7 +40,7 @@ def send(session: str, text: str | None, *, output: Output, flags: dict[str, Any
     )
     try:
         return trio.run(sending.run, flags)
-    except BaseException as exc:
+    except (Problem, KeyboardInterrupt, BaseExceptionGroup) as exc:
         problem = problem_of(exc)
         if problem is not None and sending.seq and problem.code == Exit.INTERRUPTED:
             raise Problem(

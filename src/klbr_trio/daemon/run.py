@@ -80,16 +80,16 @@ def run(
     service = _Service(settings, stopping, on_ready, on_commit)
     try:
         trio.run(_watched, service, tell)
-    except BaseException as exc:  # noqa: BLE001 - the boundary of the process
-        error = sole(exc) if isinstance(exc, BaseExceptionGroup) else exc
+    except BaseExceptionGroup as group:
+        error = sole(group)
         if not isinstance(error, KlbrError):
-            _LOG.critical("the service ends by an error of its own", exc_info=exc)
+            _LOG.critical("the service ends by an error of its own", exc_info=group)
         raise error from None
 
 
 async def _watched(service: _Service, tell: Callable[[str], None]) -> None:
     async with trio.open_nursery() as nursery:
-        await nursery.start(service.stopping.watch, tell)
+        await nursery.start(service.stopping.listen, tell)
         await service.run()
         nursery.cancel_scope.cancel()
 

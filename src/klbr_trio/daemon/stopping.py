@@ -33,9 +33,9 @@ class Stopping:
     _early: list[int] = attrs.field(factory=list)
 
     def note_signals(self) -> None:
-        """From here on signals are kept for `watch`; those that come after it are kept for nobody.
+        """From here on no signal ends the process by itself, in the middle of its start or end.
 
-        So none ends the process in the middle of its start or its end.
+        Those that come before `listen` runs are kept for it.
         """
         for number in _SIGNALS:
             signal.signal(number, self._note)
@@ -43,7 +43,7 @@ class Stopping:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._early.append(number)
 
-    async def watch(
+    async def listen(
         self, tell: Callable[[str], None], *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Act on signals, until cancelled."""

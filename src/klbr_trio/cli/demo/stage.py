@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -24,6 +23,7 @@ from klbr_trio.wire.client import SendInput, Subscribe
 
 if TYPE_CHECKING:
     import signal
+    from pathlib import Path
 
 SESSION: Final = "demo"
 PATIENCE_S: Final = 60.0
@@ -62,11 +62,12 @@ class Service:
         """
         self.process = process = self._spawn()
         with trio.move_on_after(PATIENCE_S):
-            while not self._is_ready():
+            while True:
+                await trio.sleep(_LOOK_S)
+                if self._is_ready():
+                    return
                 if process.poll() is not None:
                     raise CannotGoOn(f"the service ended with {process.returncode}")
-                await trio.sleep(_LOOK_S)
-            return
         raise CannotGoOn(f"the service was not ready within {PATIENCE_S:.0f} s")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -108,19 +109,6 @@ class Service:
     def places(self) -> list[Place]:
         """The ways to it."""
         return find_places(resolve({"state": str(self.folder.path)}, {}))
-
-    def workers(self) -> list[int]:
-        """Processes that live in the sessions' workspaces: kernels and what they started."""
-        inside = self.folder.workspaces.resolve()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                here = (entry / "cwd").readlink()
-            except OSError:
-                continue
-            if here.is_relative_to(inside):
-                found.append(int(entry.name))
-        return found
 
 
 @attrs.define(eq=False)

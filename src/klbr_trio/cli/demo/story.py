@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from klbr_trio.cli.demo.claims import CannotGoOn, Claims
+from klbr_trio.cli.demo.family import Process, alive, descendants
 from klbr_trio.cli.demo.stage import SESSION, Record, Seat, Service, take_seat
 from klbr_trio.cli.exits import Exit, Problem
 from klbr_trio.cli.link import LinkLost, open_link
@@ -154,14 +155,14 @@ class _Story:
         ack = await seat.send(_LONG, _KEY)
         check("the input was acknowledged", ack.get("type") == "ack", ack)
         await seat.until(lambda frame: frame.get("lane") == "output" and "3" in frame["delta"])
+        family = descendants(service.pid)
+        check("a kernel's processes run below the service", len(family) > 0)
         code = await service.end(signal.SIGKILL)
         self._screen.line("(killed)")
         check("the process died of it", code == -signal.SIGKILL, code)
         check("its lock is free", holder(service.folder.lock) is None)
-        with trio.move_on_after(_DIES_S):
-            while service.workers():  # noqa: ASYNC110 - only the system knows
-                await trio.sleep(0.05)
-        check("its kernels died with it", not service.workers(), service.workers())
+        left = await _survivors(family)
+        check("its kernel died with it, and all that it had started", not left, left)
 
     async def _start_again(self) -> None:
         self._claims.tell("The service is started again on the same folder.")
@@ -215,12 +216,24 @@ class _Story:
     async def _end(self) -> None:
         check, service = self._claims.check, self._service
         self._claims.tell("The service is asked to end (SIGTERM).")
+        family = descendants(service.pid)
         code = await service.end(signal.SIGTERM)
         check("it ended in good order, with exit code 0", code == 0, code)
         check("it left no announcement behind", not service.folder.announcement.exists())
-        check("nor any process", not service.workers(), service.workers())
+        left = await _survivors(family)
+        check("nor any process", not left, left)
         findings = check_file(service.folder.database)
         check("every invariant of the store holds", not findings, findings)
+
+
+async def _survivors(family: set[Process]) -> set[Process]:
+    """Those that have not died within the time that dying may take."""
+    with trio.move_on_after(_DIES_S):
+        while True:
+            await trio.sleep(0.05)
+            if not alive(family):
+                break
+    return alive(family)
 
 
 def _said(seat: Seat, attempt_id: str) -> list[str]:

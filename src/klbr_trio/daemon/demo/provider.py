@@ -44,7 +44,7 @@ async def open_demo_provider() -> AsyncGenerator[DemoServer]:
     async with trio.open_nursery() as nursery:
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         host, port = listener.socket.getsockname()[:2]
-        nursery.start_soon(trio.serve_listeners, partial(_serve, key), [listener])
+        await nursery.start(trio.serve_listeners, partial(_serve, key), [listener])
         yield DemoServer(f"http://{host}:{port}/v1", key)
         nursery.cancel_scope.cancel()
 
