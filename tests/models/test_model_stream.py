@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from stream_cases import ALL, Case, Fails
+from fakes.stream_cases import ALL, Case, Fails
 
 from klbr_trio.models import ModelConfig, Reply
 from klbr_trio.models.failure.failure import AttemptFailed, Failure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fakes.provider import call_fragment, chunk, sse
-from stream_cases import fragment
+from fakes.stream_cases import fragment
 
 from klbr_trio.models import ModelConfig
 from klbr_trio.models.failure.failure import AttemptFailed, Kind

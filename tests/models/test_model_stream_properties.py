@@ -7,8 +7,8 @@ import json
 from typing import Final
 
 from fakes.provider import chunk, sse
+from fakes.stream_cases import fragment
 from hypothesis import given, settings, strategies as st
-from stream_cases import fragment
 
 from klbr_trio.models import ModelConfig, Reply
 from klbr_trio.models.failure.failure import AttemptFailed, Failure

@@ -7,6 +7,7 @@ import json
 from typing import Any, Final
 
 import attrs
+
 from fakes.provider import call_fragment, chunk, sse
 
 STOP: Final = chunk(finish="stop")
