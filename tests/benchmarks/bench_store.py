@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -45,6 +45,8 @@ HOLD_MS: Final = 5.0
 
 _TEXT: Final = "a message of ordinary length, as people send them " * 4
 Admit: TypeAlias = Callable[[Input], Awaitable[object]]
+Pair: TypeAlias = tuple[float, float]
+Measure: TypeAlias = Callable[[Path], Pair]
 
 
 class Figure(TypedDict):
@@ -74,7 +76,7 @@ def admit_bare(conn: sqlite3.Connection, sent: Input) -> None:
     conn.execute("COMMIT")
 
 
-def bare_rate(folder: Path) -> float:
+def bare_rate(folder: Path) -> Pair:
     conn, _ = open_writing(folder / "bare.sqlite", 1, busy_s=5)
     with closing(conn):
         following, done = inputs(), 0
@@ -82,7 +84,7 @@ def bare_rate(folder: Path) -> float:
         while time.perf_counter() - started < SECONDS:
             admit_bare(conn, following())
             done += 1
-        return done / (time.perf_counter() - started)
+        return done / (time.perf_counter() - started), 0.0
 
 
 @asynccontextmanager
@@ -113,9 +115,10 @@ async def keep_busy() -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def rate(admit_one: Admit, callers: int, *, busy: bool) -> tuple[float, float]:
+async def rate(admit_one: Admit, callers: int, *, busy: bool) -> Pair:
     """Admissions a second, and their 99th percentile in ms, with so many callers."""
-    following, took = inputs(), []
+    following = inputs()
+    took: list[float] = []
     ends_at = time.perf_counter() + SECONDS
 
     async def call() -> None:
@@ -136,16 +139,20 @@ async def rate(admit_one: Admit, callers: int, *, busy: bool) -> tuple[float, fl
 
 
 def store_rate(
-    opened: Callable[[Path], object], folder: Path, callers: int, *, busy: bool = False
-) -> tuple[float, float]:
-    async def main() -> tuple[float, float]:
-        async with opened(folder) as admit_one:  # type: ignore[attr-defined]
+    opened: Callable[[Path], AbstractAsyncContextManager[Admit]],
+    folder: Path,
+    callers: int,
+    *,
+    busy: bool = False,
+) -> Pair:
+    async def main() -> Pair:
+        async with opened(folder) as admit_one:
             return await rate(admit_one, callers, busy=busy)
 
     return trio.run(main)
 
 
-def wakes(folder: Path) -> tuple[float, float]:
+def wakes(folder: Path) -> Pair:
     """Total and longest hold of the loop, in ms, while `DUE` deadlines fire."""
     hold = 0.0
 
@@ -184,7 +191,7 @@ async def arm_many(store: Store) -> None:
             nursery.start_soon(arm_some, first)
 
 
-def in_new_folder(measure: Callable[[Path], object]) -> object:
+def in_new_folder(measure: Measure) -> Pair:
     folder = Path(tempfile.mkdtemp(prefix="bench-store-"))
     try:
         return measure(folder)
@@ -192,9 +199,9 @@ def in_new_folder(measure: Callable[[Path], object]) -> object:
         shutil.rmtree(folder)
 
 
-def medians(measures: dict[str, Callable[[Path], object]]) -> dict[str, list[object]]:
+def in_turn(measures: dict[str, Measure]) -> dict[str, list[Pair]]:
     """What each measured in every round; in turn, so that the machine's moods hit all."""
-    found: dict[str, list[object]] = {name: [] for name in measures}
+    found: dict[str, list[Pair]] = {name: [] for name in measures}
     for _ in range(ROUNDS):
         for name, measure in measures.items():
             found[name].append(in_new_folder(measure))
@@ -203,54 +210,44 @@ def medians(measures: dict[str, Callable[[Path], object]]) -> dict[str, list[obj
 
 def run() -> list[Figure]:
     """Measures everything; half a minute."""
-    measures: dict[str, Callable[[Path], object]] = {"bare": bare_rate, "wakes": wakes}
+    measures: dict[str, Measure] = {"bare": bare_rate, "wakes": wakes}
     for callers in CALLERS:
         measures[f"naive {callers}"] = partial(store_rate, naive_store, callers=callers)
         measures[f"store {callers}"] = partial(store_rate, our_store, callers=callers)
     measures["busy 64"] = partial(store_rate, our_store, callers=64, busy=True)
-    found = medians(measures)
-    bare = statistics.median(found["bare"])  # type: ignore[type-var]
+    found = in_turn(measures)
+    bare, _ = _median(found["bare"])
     figures = [_figure("admissions, bare SQLite", bare, "1/s")]
     for callers in CALLERS:
         for kind in ("naive", "store"):
-            value, p99 = _pairs(found[f"{kind} {callers}"])
-            figures.append(
-                _figure(f"admissions, {kind}, {callers} callers", value, "1/s", ceiling=bare)
-            )
-            figures.append(_figure(f"… p99, {kind}, {callers} callers", p99, "ms"))
-    busy, busy_p99 = _pairs(found["busy 64"])
-    total, hold = _pairs(found["wakes"])
+            value, p99 = _median(found[f"{kind} {callers}"])
+            name = f"{kind}, {callers} callers"
+            figures.append(_figure(f"admissions, {name}", value, "1/s", ceiling=bare))
+            figures.append(_figure(f"p99, {name}", p99, "ms"))
+    busy, busy_p99 = _median(found["busy 64"])
+    total, hold = _median(found["wakes"])
+    name = "store, 64 callers, busy loop"
+    over_naive = _ratio(found["store 64"], found["naive 64"])
+    over_idle = _ratio(found["busy 64"], found["store 64"])
     return [
         *figures,
-        _figure("admissions, store, 64 callers, busy loop", busy, "1/s", ceiling=bare),
-        _figure("… p99, store, 64 callers, busy loop", busy_p99, "ms", target=50.0),
-        _figure(
-            "store / naive, 64 callers",
-            _ratio(found["store 64"], found["naive 64"]),
-            "ratio",
-            target=NAIVE_RATIO,
-        ),
-        _figure(
-            "store busy / idle loop, 64 callers",
-            _ratio(found["busy 64"], found["store 64"]),
-            "ratio",
-            target=BUSY_RATIO,
-        ),
+        _figure(f"admissions, {name}", busy, "1/s", ceiling=bare),
+        _figure(f"p99, {name}", busy_p99, "ms", target=50.0),
+        _figure("store / naive, 64 callers", over_naive, "ratio", target=NAIVE_RATIO),
+        _figure("store busy / idle loop, 64 callers", over_idle, "ratio", target=BUSY_RATIO),
         _figure(f"{DUE} due wakes, total", total, "ms"),
         _figure(f"{DUE} due wakes, longest hold of the loop", hold, "ms", target=HOLD_MS),
     ]
 
 
-def _pairs(found: list[object]) -> tuple[float, float]:
-    first, second = zip(*found, strict=True)  # type: ignore[arg-type]
-    return statistics.median(first), statistics.median(second)
-
-
-def _ratio(ours: list[object], theirs: list[object]) -> float:
-    return statistics.median(
-        one[0] / other[0]  # type: ignore[index]
-        for one, other in zip(ours, theirs, strict=True)
+def _median(found: list[Pair]) -> Pair:
+    return statistics.median(pair[0] for pair in found), statistics.median(
+        pair[1] for pair in found
     )
+
+
+def _ratio(ours: list[Pair], theirs: list[Pair]) -> float:
+    return statistics.median(one[0] / other[0] for one, other in zip(ours, theirs, strict=True))
 
 
 def _figure(
@@ -264,10 +261,12 @@ def _figure(
     return Figure(name=name, value=round(value, 2), unit=unit, ceiling=ceiling, target=target)
 
 
+def _line(figure: Figure) -> str:
+    ceiling, target = figure["ceiling"], figure["target"]
+    beside = "" if ceiling is None else f"{figure['value'] / ceiling:6.2f}x bare"
+    wanted = "" if target is None else f"target {target:g}"
+    return f"{figure['name']:44} {figure['value']:10.2f} {figure['unit']:6} {beside:12} {wanted}\n"
+
+
 if __name__ == "__main__":
-    for figure in run():
-        ceiling = "" if figure["ceiling"] is None else f"{figure['value'] / figure['ceiling']:6.2f}x bare"
-        target = "" if figure["target"] is None else f"target {figure['target']:g}"
-        sys.stdout.write(
-            f"{figure['name']:44} {figure['value']:10.2f} {figure['unit']:6} {ceiling:12} {target}\n"
-        )
+    sys.stdout.writelines(map(_line, run()))

@@ -134,6 +134,10 @@ DAMAGE: list[tuple[tuple[str, ...], str]] = [
      "is claimed by no open attempt"),
     (("UPDATE attempt SET how = 'failed' WHERE id = 'op-1'",), "attempt op-1 is so only in its table"),
     (("UPDATE attempt SET started_seq = 3 WHERE id = 'op-1'",), "attempt op-1 is so only by the log"),
+    # usage
+    (("INSERT INTO usage VALUES ('s-1', 'cost', 5)",), "usage: cost is 5.0, by the log None"),
+    (("DELETE FROM usage",), "usage: total_tokens is None, by the log 3"),
+    ((change("reply.received", "usage", "json_object('total_tokens', 7)"),), "usage: total_tokens is 3.0, by the log 7"),
     # deadlines
     (("INSERT INTO deadline VALUES (5, 's-1')",), "session s-1 shows deadline None, armed is 5"),
     (("UPDATE session SET state = 'waiting', wake_at_ms = 5, wait_seq = 3 WHERE session_id = 's-1'",),

@@ -298,6 +298,11 @@ def test_somebody_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_path_that_sqlite_finds_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreForeign, match="unable to open database file"):
+        await opens(tmp_path.joinpath(*["long" * 20] * 7) / "klbr.sqlite")
+
+
 async def test_an_empty_file_becomes_a_store(store_path: Path) -> None:
     store_path.write_bytes(b"")  # noqa: ASYNC240
     assert await opens(store_path) == 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
 
+from klbr_trio.domain.usage import add
 from klbr_trio.domain.work import DeadlineWake, RunCause
 from klbr_trio.errors import BadRequest
 from klbr_trio.store.admission import INPUT_ID_PREFIX
@@ -41,11 +43,14 @@ class _Item:
 def check_session(conn: sqlite3.Connection, reader: Reader, session_id: str) -> Iterator[str]:
     """What is wrong with one session: its row, its log and the tables between them."""
     log = Log()
+    spent: dict[str, float] = {}
     try:
         for event in _events(reader, session_id):
             yield from log.take(event)
             if log.broken:
                 return
+            if event.kind == "reply.received":
+                add(spent, event.payload.get("usage"))
     except ValueError as exc:
         yield f"an event after {log.facts.head_seq} can't be read: {exc}"
         return
@@ -59,6 +64,7 @@ def check_session(conn: sqlite3.Connection, reader: Reader, session_id: str) -> 
     yield from _wakes(items, log)
     yield from _same_attempts(conn, session_id, log)
     yield from _same_folds(conn, session_id, log)
+    yield from _same_usage(conn, session_id, spent)
 
 
 def _events(reader: Reader, session_id: str) -> Iterator[Event]:
@@ -67,6 +73,20 @@ def _events(reader: Reader, session_id: str) -> Iterator[Event]:
         for row in rows:
             yield decode_event(row.seq, row.session_id, row.kind, row.payload, row.created_ms)
         after = rows[-1].seq
+
+
+def _same_usage(
+    conn: sqlite3.Connection, session_id: str, spent: dict[str, float]
+) -> Iterator[str]:
+    stored = dict(
+        conn.execute(
+            "SELECT name, amount FROM usage WHERE session_id = ?", (session_id,)
+        ).fetchall()
+    )
+    for name in sorted(spent.keys() | stored.keys()):
+        # Fractions may be added in another order when an older store is brought up to date.
+        if not math.isclose(stored.get(name, 0), spent.get(name, 0), rel_tol=1e-9):
+            yield f"usage: {name} is {stored.get(name)}, by the log {spent.get(name)}"
 
 
 def _same_facts(row: SessionRow, facts: Projection) -> Iterator[str]:

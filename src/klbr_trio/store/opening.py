@@ -80,18 +80,16 @@ def _read_head(path: Path, flags: int) -> bytes:
     """The file's first bytes; it is a plain file."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise StoreForeign(f"{path} is not a plain file")
+            return os.pread(fd, _HEAD_BYTES, 0)
+        finally:
+            os.close(fd)
     except OSError as exc:
         if exc.errno == errno.ELOOP:
             raise StoreForeign(f"{path} is a symbolic link; name the file itself") from exc
         raise StoreForeign(f"{path} can't be opened: {exc.strerror}") from exc
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise StoreForeign(f"{path} is not a plain file")
-        return os.pread(fd, _HEAD_BYTES, 0)
-    except OSError as exc:
-        raise StoreForeign(f"{path} can't be read: {exc.strerror}") from exc
-    finally:
-        os.close(fd)
 
 
 def _check_head(path: Path, head: bytes) -> None:

@@ -82,11 +82,16 @@ class OpenAttempt:
 
 @attrs.frozen
 class Status:
-    """A session's facts, as clients are shown them."""
+    """A session's facts, as clients are shown them.
+
+    Attributes:
+        usage: What its replies cost together: tokens, and dollars where a price is known.
+    """
 
     row: SessionRow
     pending: int
     release: str | None
+    usage: dict[str, float]
 
 
 @attrs.define(eq=False)
@@ -126,7 +131,15 @@ class Reader:
             "SELECT release FROM attempt WHERE session_id = ? ORDER BY started_seq DESC LIMIT 1",
             (row.session_id,),
         )
-        return Status(row, pending, release[0][0] if release else None)
+        usage = self._usage(row.session_id)
+        return Status(row, pending, release[0][0] if release else None, usage)
+
+    def _usage(self, session_id: str) -> dict[str, float]:
+        """What the session's replies cost together, by name."""
+        found = self._rows(
+            "SELECT name, amount FROM usage WHERE session_id = ? ORDER BY name", (session_id,)
+        )
+        return {name: int(amount) if amount.is_integer() else amount for name, amount in found}
 
     def events(self, session_id: str, after_seq: int, limit: int) -> list[EventRow]:
         """The events after `after_seq`, oldest first."""

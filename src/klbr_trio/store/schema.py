@@ -19,7 +19,7 @@ APPLICATION_ID: Final = 0x6B6C6272
 
 MIGRATIONS: Final = Migrations("klbr_trio")
 
-KNOWN: Final = ("core",)
+KNOWN: Final = ("core", "usage")
 """The names of every migration below, in order; a store that has others is newer than we are."""
 
 _CORE: Final = (
@@ -202,3 +202,27 @@ def core(db: Database) -> None:
     """Sessions, their logs, work items, attempts, deadlines, folds and services."""
     for statement in _CORE:
         db.execute(statement)
+
+
+@MIGRATIONS()
+def usage(db: Database) -> None:
+    """What each session's replies cost together, also those that were there before."""
+    db.execute(
+        """
+        CREATE TABLE usage (
+            session_id TEXT NOT NULL REFERENCES session (session_id),
+            name TEXT NOT NULL,
+            amount REAL NOT NULL CHECK (amount > 0),
+            PRIMARY KEY (session_id, name)
+        ) STRICT, WITHOUT ROWID
+        """
+    )
+    db.execute(
+        """
+        INSERT INTO usage (session_id, name, amount)
+        SELECT event.session_id, one.key, sum(one.value)
+        FROM event, json_each(event.payload, '$.usage') AS one
+        WHERE event.kind = 'reply.received' AND one.type IN ('integer', 'real') AND one.value > 0
+        GROUP BY event.session_id, one.key
+        """
+    )

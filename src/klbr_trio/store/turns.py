@@ -174,6 +174,7 @@ def reply(
     """
     row = tx.held(turn.session_id, turn.attempt_id)
     tx.append(row, received)
+    tx.count_usage(turn.session_id, received.usage)
     if scratchpad:
         tx.append(row, Scratchpad(scratchpad, turn.attempt_id, received.step))
     for call in calls:

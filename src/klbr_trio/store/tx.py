@@ -15,6 +15,7 @@ import attrs
 from klbr_trio.domain import work
 from klbr_trio.domain.events import InputAdmitted
 from klbr_trio.domain.text import PAYLOAD_BYTES
+from klbr_trio.domain.usage import amounts
 from klbr_trio.errors import ClaimLost, TooLarge, UnknownSession
 from klbr_trio.store.points import CommitPoint
 from klbr_trio.store.rows import (
@@ -31,6 +32,9 @@ from klbr_trio.wire.codec import CONVERTER, dumps
 from klbr_trio.wire.records import encode_payload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from klbr_trio.domain.events import Body, Retry
     from klbr_trio.domain.frontier import Frontier
 
@@ -169,6 +173,14 @@ class Tx:
             (session_id, after_seq, kind),
         ).fetchall()
         return [payload for (payload,) in found]
+
+    def count_usage(self, session_id: str, usage: Mapping[str, Any] | None) -> None:
+        """What a reply cost is part of what the session's replies cost together."""
+        self._conn.executemany(
+            "INSERT INTO usage (session_id, name, amount) VALUES (?,?,?) "
+            "ON CONFLICT DO UPDATE SET amount = amount + excluded.amount",
+            [(session_id, name, amount) for name, amount in amounts(usage).items()],
+        )
 
     # Work items
 

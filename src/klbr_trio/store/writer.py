@@ -41,6 +41,7 @@ BUSY_S: Final = 5.0
 STUCK_S: Final = 30.0
 """A COMMIT that is out this long has an outcome that nobody can know: the process ends."""
 
+_RETRY_S: Final = 0.01
 _YIELD_AFTER_S: Final = 0.001
 _YIELD_S: Final = 20e-6
 # A commit that is slower than this waits for the disk, not for the GIL.
@@ -217,16 +218,20 @@ class Writer:
                 await self._write([request])
 
     async def _begin(self) -> None:
-        give_up_at = time.monotonic() + self._busy_s
-        while True:
-            try:
-                self._conn.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as exc:
-                if code(exc) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                    raise
-                await trio.sleep(0.01)
-            else:
+        for _ in range(round(self._busy_s / _RETRY_S)):
+            if self._has_begun():
                 return
+            await trio.sleep(_RETRY_S)
+        self._conn.execute("BEGIN IMMEDIATE")
+
+    def _has_begun(self) -> bool:
+        try:
+            self._conn.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as exc:
+            if code(exc) != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        return True
 
     def _perform_all(self, batch: list[_Request]) -> list[_Request]:
         """Those that were performed; when time is up the rest waits for the next batch."""
