@@ -82,5 +82,6 @@ def _message(registry: SessionRegistry, status: Status, request_id: str | None) 
         pending=status.pending,
         release=status.release,
         hook_epoch=row.hook_epoch,
+        usage=status.usage or None,
         request_id=request_id,
     )

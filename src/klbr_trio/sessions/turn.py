@@ -13,6 +13,7 @@ import trio
 
 from klbr_trio.domain.events import CellRequested, LocalSent
 from klbr_trio.domain.text import cut
+from klbr_trio.domain.usage import add
 from klbr_trio.domain.work import InputReady
 from klbr_trio.errors import ContextTooLong, KernelStartFailed, ModelError
 from klbr_trio.models import ModelRequest
@@ -24,7 +25,7 @@ from klbr_trio.sessions.prompt import Persona, Window, build, length
 from klbr_trio.store import Failure, Results, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from klbr_trio.models import Message, Reply
     from klbr_trio.store import WaitFor
@@ -127,7 +128,7 @@ class TurnRun:
         return max(MIN_BUDGET_CHARS, tokens * CHARS_PER_TOKEN * 3 // 4)
 
     async def _ask(self, window: Window) -> Reply:
-        """The model's reply; a prompt that is too long for it is halved, once a turn."""
+        """The model's reply; a prompt that is too long for it is halved, once a turn, if it can be."""
         messages = self._prompt(window)
         try:
             return await self._complete(messages)
@@ -135,7 +136,7 @@ class TurnRun:
             half = min(self._budget(), length(messages)) // 2
             # Also for the turns to come: else a long session would fail for good.
             self.means.entry.budget_chars = max(MIN_BUDGET_CHARS, half)
-            if self.halved:
+            if self.halved or self._prompt(window) == messages:
                 raise TurnFailed(Failure(exc.code, str(exc), retryable=False)) from exc
             self.halved = True
         return await self._ask(window)
@@ -198,7 +199,7 @@ class TurnRun:
 
     async def _commit_reply(self, reply: Reply) -> tuple[CellRequested, ...]:
         """The reply is in the log; its calls, under their names."""
-        self._count(reply.usage)
+        add(self.usage, reply.usage)
         named = self.naming.name(reply, self.step)
         self.means.live.flush()
         await self.means.store.reply(
@@ -209,10 +210,6 @@ class TurnRun:
             refused=named.refused,
         )
         return named.calls
-
-    def _count(self, usage: Mapping[str, float] | None) -> None:
-        for name, number in (usage or {}).items():
-            self.usage[name] = self.usage.get(name, 0) + number
 
     # Its calls
 

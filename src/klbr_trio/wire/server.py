@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import attrs
@@ -103,6 +104,12 @@ class LiveGap:
 
 @attrs.frozen(kw_only=True)
 class SessionStatus:
+    """A session's state.
+
+    Attributes:
+        usage: What its replies cost together, by name.
+    """
+
     type: ClassVar[str] = "session_status"
     session_id: str
     state: str
@@ -114,6 +121,7 @@ class SessionStatus:
     pending: int
     release: str | None = None
     hook_epoch: int
+    usage: Mapping[str, float] | None = None
     request_id: str | None = None
 
 
