@@ -23,6 +23,7 @@ from service_house import (
 from klbr_trio import (
     ConfigError,
     RegistryClosed,
+    ServiceTaskGroup,
     SessionRegistry,
     Store,
     WorkerConfig,
@@ -223,6 +224,32 @@ async def test_clients_that_do_not_read_are_cut_in_two_seconds(tmp_path: Path) -
                 assert trio.current_time() - began < 1, "one deaf client delays nobody's goodbye"
             assert 0.9 < trio.current_time() - began < 4
             await is_closed_for_good(service)
+
+
+async def test_an_input_that_is_being_stored_is_acked_before_the_goodbye(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as service, service.caller() as caller:
+        async with trio.open_nursery() as nursery:
+            with nobody_writes(tmp_path):
+                await caller.say("send_input", session_id="s", source="t", text="just in time")
+                assert await caller.ask("ping") == {"type": "pong"}
+                nursery.start_soon(service.registry.shutdown_all)
+                await service.registry.leave(ServiceTaskGroup.CLIENT).wait()
+            assert (await caller.hear())["type"] == "ack"
+            assert await caller.goodbye() == RESTARTING
+        assert service.store.head("s") == 1
+
+
+async def test_a_client_that_never_answers_a_goodbye_is_cut(tmp_path: Path) -> None:
+    """It has a request in flight besides, so that its goodbye comes late."""
+    async with open_service(tmp_path) as service, service.raw() as client:
+        with nobody_writes(tmp_path):
+            await client.say('{"type":"send_input","session_id":"s","source":"t","text":"x"}')
+            await client.say('{"type":"ping"}')
+            assert json.loads(await client.text()) == {"type": "pong"}
+            began = trio.current_time()
+            await service.registry.shutdown_all()
+            assert trio.current_time() - began < 2.9, "a second of patience and two of goodbye"
+            assert await client.close_code() == RESTARTING
 
 
 async def test_those_who_come_at_the_last_moment_hurt_nobody(tmp_path: Path) -> None:
