@@ -365,7 +365,7 @@ async def test_what_a_provider_wants_back_is_bounded(tmp_path: Path) -> None:
         await lab.turn()
         assert lab.of("turn.completed")[0]["outcome"] == "done"
         assert "deep" not in str(lab.of("reply.received")[0]["opaque"])
-        assert len(lab.of("cell.requested")[0]["call_id"]) == 200
+        assert 1 <= len(lab.of("cell.requested")[0]["call_id"]) <= 200
 
 
 async def test_steps_are_bounded(tmp_path: Path) -> None:
