@@ -123,3 +123,18 @@ def test_notes_and_messages_have_their_own_bounds() -> None:
     assert cut_note("a" * (NOTE_CHARS + 1)) == "a" * (NOTE_CHARS - 1) + "…"
     assert cut_note("\ud800") == "\ufffd"
     assert json_bytes(cut_message("é" * MESSAGE_BYTES)) <= MESSAGE_BYTES
+
+
+@given(ANY_TEXT)
+def test_a_name_is_taken_if_and_only_if_it_can_be_shown_on_one_line(text: str) -> None:
+    name = text[:NAME_CHARS]
+    wrong = any(
+        character <= "\x1f" or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff"
+        for character in name
+    )
+    try:
+        check_name("source", name, empty_ok=True)
+    except BadRequest:
+        assert wrong
+    else:
+        assert not wrong

@@ -35,7 +35,7 @@ def json_bytes(text: str) -> int:
 
 def has_surrogate(text: str) -> bool:
     """Whether `text` has a lone surrogate, which UTF-8 can't hold."""
-    return _SURROGATE.search(text) is not None
+    return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def clean(text: str) -> str:
@@ -71,7 +71,7 @@ def check_name(field: str, name: str, *, empty_ok: bool = False) -> None:
         raise BadRequest(f"{field} must not be empty")
     if len(name) > NAME_CHARS:
         raise BadRequest(f"{field} has {len(name)} characters; at most {NAME_CHARS} are taken")
-    if _CONTROL.search(name) or has_surrogate(name):
+    if not name.isprintable() and (_CONTROL.search(name) or has_surrogate(name)):
         raise BadRequest(f"{field} must not hold control characters or lone surrogates")
 
 
