@@ -195,9 +195,9 @@ def test_the_token_is_needed_and_named(demo: House, tmp_path: Path) -> None:
     wrong.write_text("0" * 64)
     wrong.chmod(0o600)
     assert klbr("status", "--url", url, "--token-file", str(wrong)).code == 6
-    right = klbr("status", "--url", url, "--token-file", str(demo.state / "token"))
+    right = klbr("status", "--json", "--url", url, "--token-file", str(demo.state / "token"))
     assert right.code == 0
-    by_variables = klbr("status", KLBR_URL=url, KLBR_TOKEN_FILE=str(demo.state / "token"))
+    by_variables = klbr("status", "--json", KLBR_URL=url, KLBR_TOKEN_FILE=str(demo.state / "token"))
     assert by_variables.out == right.out
     wrong.chmod(0o644)
     assert klbr("status", "--url", url, "--token-file", str(wrong)).code == 78
