@@ -167,10 +167,10 @@ def behavior(folder: Path, *, nudge: bool = True) -> Path:
     return folder
 
 
-def config(url: str, **settings: Any) -> ModelConfig:
+def config(url: str, api_key: str | None = None, **settings: Any) -> ModelConfig:
     """A model whose patience suits tests, not people."""
     times = {"first_token_s": 20.0, "stall_s": 20.0, "total_s": 40.0}
-    return ModelConfig(url, "a-model", **{**times, **settings})
+    return ModelConfig(url, "a-model", api_key, **{**times, **settings})
 
 
 @asynccontextmanager
