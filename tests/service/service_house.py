@@ -29,6 +29,8 @@ from klbr_trio import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
+    from klbr_trio.service.rights import KeyRing
+
 ROOT: Final = Path(__file__).parents[2]
 CEILING: Final = 20.0
 """Longer than anything that works takes."""
@@ -169,12 +171,17 @@ class Service:
         return f"ws://127.0.0.1:{self.address[1]}/"
 
     @contextlib.asynccontextmanager
-    async def caller(self) -> AsyncGenerator[Caller]:
+    async def caller(self, token: str | None = None) -> AsyncGenerator[Caller]:
         """A client that is connected until the block ends."""
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         async with trio.open_nursery() as nursery:
             with trio.fail_after(CEILING):
                 socket = await trio_websocket.connect_websocket_url(
-                    nursery, self.url, max_message_size=2 * FRAME, message_queue_size=64
+                    nursery,
+                    self.url,
+                    max_message_size=2 * FRAME,
+                    message_queue_size=64,
+                    extra_headers=headers,
                 )
             try:
                 yield Caller(socket)
@@ -240,7 +247,7 @@ async def open_service(
     path: Path,
     *,
     llm: LlmClient | None = None,
-    auth: str | Sequence[str] | None = None,
+    auth: str | Sequence[str] | KeyRing | None = None,
     drain_seconds: float = 0,
     store: Store | None = None,
     busy_s: float = 5,

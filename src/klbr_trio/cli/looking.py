@@ -1,4 +1,4 @@
-"""`klbr config` and `klbr token show`: what a service would be started with."""
+"""`klbr config`: what a service would be started with."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from klbr_trio import config as limits
-from klbr_trio.cli.exits import Exit, Problem
+from klbr_trio.cli.exits import Exit
 from klbr_trio.cli.settings import TABLE, api_key, here
-from klbr_trio.daemon.folder import StateFolder
-from klbr_trio.daemon.token import read_token
 from klbr_trio.domain.text import TEXT_BYTES
 from klbr_trio.wire.client import PAGE_MAX
 
@@ -69,17 +67,3 @@ def _limits() -> dict[str, int]:
         "in_flight": limits.IN_FLIGHT,
         "page": PAGE_MAX,
     }
-
-
-def show_token(*, output: Output, flags: Mapping[str, object]) -> Exit:
-    """Print the service's token."""
-    folder = StateFolder(here(flags).state.absolute())
-    try:
-        token = read_token(folder.token)
-    except FileNotFoundError as exc:
-        raise Problem(
-            Exit.NOT_FOUND,
-            f"there is no token in {folder.path} yet; the first start of the service makes one",
-        ) from exc
-    output.fact({"token": token}, token)
-    return Exit.DONE

@@ -252,7 +252,7 @@ def config(**flags: Any) -> Exit:  # noqa: ANN401
 
 @app.group()
 def token() -> None:
-    """The service's token."""
+    """The service's tokens."""
 
 
 @token.command()
@@ -260,9 +260,34 @@ def token() -> None:
 @_STATE
 def show(**flags: Any) -> Exit:  # noqa: ANN401
     """Print the token."""
-    from klbr_trio.cli.looking import show_token as run
+    from klbr_trio.cli.tokens import show as run
 
     return run(output=_output(flags), flags=flags)
+
+
+_READ_ONLY = _option("--read-only", is_flag=True, meaning="For tokens that may look, no more.")
+
+
+@token.command()
+@_READ_ONLY
+@_JSON
+@_STATE
+def new(**flags: Any) -> Exit:  # noqa: ANN401
+    """Print one more token; a running service takes it at once."""
+    from klbr_trio.cli.tokens import new as run
+
+    return run(read_only=flags.pop("read_only"), output=_output(flags), flags=flags)
+
+
+@token.command()
+@_READ_ONLY
+@_JSON
+@_STATE
+def rotate(**flags: Any) -> Exit:  # noqa: ANN401
+    """Print a new token; the old one counts no more, and who came with it is sent away."""
+    from klbr_trio.cli.tokens import rotate as run
+
+    return run(read_only=flags.pop("read_only"), output=_output(flags), flags=flags)
 
 
 def _output(flags: dict[str, Any]) -> Output:

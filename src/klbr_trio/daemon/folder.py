@@ -20,6 +20,7 @@ _OUR_NAMES: Final = frozenset(
         "klbr.sock",
         "klbr.toml",
         "lock",
+        "read-tokens",
         "releases",
         "service.json",
         "token",
@@ -48,6 +49,11 @@ class StateFolder:
     def token(self) -> Path:
         """The service's token."""
         return self.path / "token"
+
+    @property
+    def read_tokens(self) -> Path:
+        """The tokens that only let one look."""
+        return self.path / "read-tokens"
 
     @property
     def socket(self) -> Path:

@@ -17,11 +17,11 @@ import trio
 from klbr_trio.daemon.announcement import Announcement, announced
 from klbr_trio.daemon.demo.provider import MODEL as DEMO_MODEL, open_demo_provider
 from klbr_trio.daemon.folder import StateFolder, prepare
+from klbr_trio.daemon.keys import first_keys, follow_files, survive_reload
 from klbr_trio.daemon.logs import start_logging
 from klbr_trio.daemon.secrecy import hide_process
 from klbr_trio.daemon.settings import DemoProvider, Endpoint, ServiceSettings
 from klbr_trio.daemon.stopping import Stopping
-from klbr_trio.daemon.token import keep_token
 from klbr_trio.domain.clock import wall_now_ms
 from klbr_trio.errors import KlbrError, sole
 from klbr_trio.kernel import WorkerConfig
@@ -75,6 +75,7 @@ def run(
     """
     stopping = Stopping()
     stopping.note_signals()
+    survive_reload()
     hide_process()
     start_logging(settings.log_level)
     service = _Service(settings, stopping, on_ready, on_commit)
@@ -108,7 +109,7 @@ class _Service:
         async with Store.open(
             folder.database, lock_path=folder.lock, on_commit=self.on_commit
         ) as store:
-            token = None if settings.no_auth else keep_token(folder.token)
+            keys = None if settings.no_auth else first_keys(folder)
             release = Release.publish(settings.behavior or default_behavior(), folder.releases)
             kernels = attrs.evolve(
                 WorkerConfig.source_tree(_SOURCE_TREE), workspaces=folder.workspaces
@@ -123,7 +124,7 @@ class _Service:
                         llm=llm,
                         release=release,
                         soul=settings.soul,
-                        auth=token,
+                        auth=keys,
                         drain_seconds=settings.drain_seconds,
                     )
                     ready = partial(
@@ -133,7 +134,11 @@ class _Service:
                         is_demo=isinstance(settings.model, DemoProvider),
                         release=release.digest,
                     )
-                    await self._listen(folder, registry, serve, ready)
+                    async with trio.open_nursery() as nursery:
+                        if keys is not None:
+                            await nursery.start(follow_files, folder, keys)
+                        await self._listen(folder, registry, serve, ready)
+                        nursery.cancel_scope.cancel()
 
     async def _listen(
         self,

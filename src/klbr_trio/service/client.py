@@ -15,6 +15,7 @@ from klbr_trio.service.faults import refusal_of
 from klbr_trio.service.floor import Floor, Shared
 from klbr_trio.service.port.accept import STOPPING
 from klbr_trio.service.port.connection import Binary, Connection
+from klbr_trio.service.rights import permitted
 from klbr_trio.service.statuses import list_text
 from klbr_trio.wire import client as asks, server as says
 from klbr_trio.wire.client import Context, Refused, decode
@@ -53,7 +54,7 @@ class Client:
             if isinstance(message, Binary):
                 self._refuse(_NO_BINARY, Context())
             else:
-                await self._take(decode(message))
+                await self._take(permitted(decode(message), self._connection))
             await self._door.room()
             while self._in_flight >= IN_FLIGHT or self._chars > IN_FLIGHT_CHARS:
                 await self._served.wait()

@@ -21,6 +21,7 @@ from klbr_trio.service.port.connection import Connection
 from klbr_trio.service.port.gate import Policy, bound_hosts, own_origins
 from klbr_trio.service.port.reply import Response
 from klbr_trio.service.records import Records
+from klbr_trio.service.rights import KeyRing, Tokens
 from klbr_trio.sessions.driver import drive
 from klbr_trio.sessions.groups import ServiceTaskGroup
 from klbr_trio.sessions.recovery import recover
@@ -53,7 +54,7 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
     llm: LlmClient | None = None,
     release: Release | None = None,
     soul: str | None = None,
-    auth: str | Sequence[str] | None = None,
+    auth: str | Sequence[str] | KeyRing | None = None,
     drain_seconds: float = 0,
     extra_listeners: Sequence[trio.SocketListener] = (),
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
@@ -72,8 +73,8 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
         llm: The model; None: inputs are stored and nothing answers them.
         release: The release of sessions that were given none of their own.
         soul: Who the agent is; None: the release's own.
-        auth: The token, or several, any of which opens the door; None skips the token
-            check, and no other.
+        auth: The token, or several, any of which opens the door, or a key ring whose
+            tokens may be replaced while it serves; None skips the token check, and no other.
         drain_seconds: How long running turns may go on once it is cancelled.
         extra_listeners: Further sockets to serve, e.g. a unix socket; closed at the end.
         task_status: Given the bound host and port.
@@ -88,7 +89,8 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
     async with _bound(host, port, extra_listeners) as tcp:
         address: tuple[str, int] = tcp[0].socket.getsockname()[:2]
         shared = Shared(registry, llm is not None, Records(registry.store))
-        service = _Service(registry, shared, _port(tcp, auth))
+        keys = KeyRing.of(auth)
+        service = _Service(registry, shared, _port(tcp, keys.tokens), keys)
         await registry.start_service_task(ServiceTaskGroup.DRIVER, drive, registry, agent)
         try:
             await registry.start_service_task(ServiceTaskGroup.RECOVERY, recover, registry)
@@ -123,10 +125,16 @@ async def _bound(
         yield bound
 
 
-def _port(listeners: Sequence[trio.SocketListener], auth: str | Sequence[str] | None) -> Port:
+def _port(listeners: Sequence[trio.SocketListener], tokens: Tokens) -> Port:
     hosts = bound_hosts(listener.socket.getsockname()[:2] for listener in listeners)
-    tokens = (auth,) if isinstance(auth, str) else None if auth is None else tuple(auth)
-    return Port(policy=Policy(hosts=hosts, origins=own_origins(hosts), tokens=tokens))
+    return Port(
+        policy=Policy(
+            hosts=hosts,
+            origins=own_origins(hosts),
+            tokens=tokens.full,
+            read_tokens=tokens.read_only,
+        )
+    )
 
 
 async def _drain(registry: SessionRegistry, seconds: float) -> None:
@@ -149,6 +157,7 @@ class _Service:
     _registry: SessionRegistry
     _shared: Shared
     _port: Port
+    _keys: KeyRing
     listening: trio.Event = attrs.field(factory=trio.Event, init=False)
     _connections: WeakSet[Connection] = attrs.field(factory=WeakSet, init=False)
 
@@ -164,6 +173,7 @@ class _Service:
                 async with trio.open_nursery() as service:
                     service.start_soon(self._refuse_when_closing)
                     service.start_soon(self._end_when_broken)
+                    service.start_soon(self._follow_keys)
                     async with trio.open_nursery() as handlers:
                         async with trio.open_nursery() as accepting:
                             await accepting.start(self._listen, listeners, handlers)
@@ -206,6 +216,15 @@ class _Service:
     async def _refuse_when_closing(self) -> None:
         await self._registry.closing.wait()
         self._port.is_draining = True
+
+    async def _follow_keys(self) -> None:
+        while True:
+            replaced, tokens = self._keys.replaced, self._keys.tokens
+            self._port.enforce(
+                attrs.evolve(self._port.policy, tokens=tokens.full, read_tokens=tokens.read_only)
+            )
+            await replaced.wait()
+            _LOG.info("the tokens are replaced", extra={"action": "tokens_replaced"})
 
     async def _end_when_broken(self) -> None:
         await self._shared.broke.wait()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 import attrs
@@ -72,7 +73,7 @@ class Port:
 
     Attributes:
         policy: Who may pass. It may be replaced at any time; the next request is
-            judged by the new one.
+            judged by the new one. `enforce` also judges those who are inside.
         is_draining: While it is set, new WebSockets are refused with 503.
         connections: How many were accepted and are not closed yet.
         sockets: How many of them are open WebSockets.
@@ -87,11 +88,32 @@ class Port:
     sockets: int = attrs.field(default=0, init=False)
     lobby: Lobby = attrs.field(default=attrs.Factory(_lobby, takes_self=True), init=False)
     guesses: Guesses = attrs.field(factory=Guesses, init=False)
+    _guests: dict[trio.CancelScope, Upgrade] = attrs.field(factory=dict, init=False)
 
     @property
     def most_connections(self) -> int:
         """Beyond so many a connection is closed without a word."""
         return self.limits.sockets + 4 * self.limits.unfinished_heads
+
+    def enforce(self, policy: Policy) -> None:
+        """From here on `policy` holds; sockets that it would not open are closed with 4401."""
+        self.policy = policy
+        for scope, upgrade in self._guests.items():
+            if not policy.still_grants(upgrade):
+                scope.cancel()
+
+    @contextmanager
+    def hosting(self, upgrade: Upgrade) -> Generator[trio.CancelScope]:
+        """Inside the block a socket is served; cancelled when its token counts no more."""
+        with trio.CancelScope() as scope:
+            self._guests[scope] = upgrade
+            try:
+                # It may have been rotated since the head was read.
+                if not self.policy.still_grants(upgrade):
+                    scope.cancel()
+                yield scope
+            finally:
+                del self._guests[scope]
 
     def statistics(self) -> PortStatistics:
         """What is held at the moment."""
@@ -228,7 +250,7 @@ class _Desk:
                 stream, upgrade, rest=rest, peer=peer, limits=self._port.limits
             ) as connection:
                 if upgrade.authorised:
-                    await self._converse(connection)
+                    await self._converse(connection, upgrade)
                 else:
                     await connection.close(UNAUTHORISED, "the token is not the service's")
         finally:
@@ -241,11 +263,14 @@ class _Desk:
             return Response.line(503, "Too many clients are connected.")
         return None
 
-    async def _converse(self, connection: Connection) -> None:
+    async def _converse(self, connection: Connection, upgrade: Upgrade) -> None:
         code, reason = STOPPING, "the service stops or restarts"
         try:
-            await self._on_socket(connection)
+            with self._port.hosting(upgrade) as place:
+                await self._on_socket(connection)
             code, reason = NORMAL, ""
+            if place.cancelled_caught:
+                code, reason = UNAUTHORISED, "the token is not the service's any more"
         except* ConnectionGone:
             code, reason = NORMAL, ""
         except* Exception:

@@ -65,12 +65,14 @@ class Connection:
 
     Attributes:
         peer: Who it is, for logs.
+        may_write: False for who came with a token that only lets one look.
     """
 
     peer: str
     _socket: trio_websocket.WebSocketConnection
     _stream: FrameStream
     _limits: PortLimits
+    may_write: bool = True
 
     @override
     def __repr__(self) -> str:
@@ -201,7 +203,7 @@ async def open_connection(
                 subprotocol=upgrade.subprotocol,
                 extra_headers=[(k.encode(), v.encode()) for k, v in SAFE_HEADERS],
             )
-            connection = Connection(peer, socket, stream, limits)
+            connection = Connection(peer, socket, stream, limits, upgrade.may_write)
             nursery.start_soon(connection.keep_alive)
             yield connection
             nursery.cancel_scope.cancel()

@@ -44,6 +44,7 @@ class Policy:
         hosts: The `Host` values served, each exactly as a client writes it.
         origins: The `Origin` values of pages that may speak to the service.
         tokens: Any one of them opens the door; None means that no token is asked for.
+        read_tokens: These open it too, to who may look and change nothing.
         open_paths: Paths answered over plain HTTP without a token.
         guarded_paths: Paths answered over plain HTTP to who has a token.
     """
@@ -51,8 +52,18 @@ class Policy:
     hosts: frozenset[str]
     origins: frozenset[str] = frozenset()
     tokens: tuple[str, ...] | None = attrs.field(repr=False, validator=_no_empty_token)
+    read_tokens: tuple[str, ...] = attrs.field(default=(), repr=False, validator=_no_empty_token)
     open_paths: frozenset[str] = frozenset({"/healthz", "/readyz"})
     guarded_paths: frozenset[str] = frozenset({"/metrics"})
+
+    def still_grants(self, upgrade: Upgrade) -> bool:
+        """Whether a socket that was opened by `upgrade` would be opened again, no less free."""
+        if self.tokens is None:
+            return True
+        token = upgrade.token
+        if token is None:
+            return False
+        return _known(token, self.tokens if upgrade.may_write else self.tokens + self.read_tokens)
 
 
 @attrs.frozen
@@ -78,11 +89,15 @@ class Upgrade:
     Attributes:
         authorised: False for a wrong token in a subprotocol: the socket is opened
             and closed with 4401 at once, since a page can't read a refused handshake.
+        may_write: False for a token that only lets one look.
+        token: The token that was offered, if one is asked for.
     """
 
     key: str
     subprotocol: str | None
     authorised: bool
+    may_write: bool = True
+    token: str | None = attrs.field(default=None, repr=False, eq=False)
 
 
 Decision: TypeAlias = Refuse | Serve | Upgrade
@@ -96,11 +111,11 @@ def decide(head: Head, policy: Policy) -> Decision:
     upgrade = head.path == SOCKET_PATH and _wants_websocket(head)
     if head.path in policy.open_paths and not upgrade:
         return _plain(head, policy)
-    standing = _standing(head, policy)
+    standing, token = _standing(head, policy)
     if standing is _Standing.MISSING or standing is _Standing.WRONG:
         return _unauthorised(standing)
     if upgrade:
-        return _handshake(head, standing)
+        return _handshake(head, standing, token)
     if standing is _Standing.WRONG_IN_SUBPROTOCOL:
         return _unauthorised(standing)
     return _plain(head, policy)
@@ -169,28 +184,36 @@ def _plain(head: Head, policy: Policy) -> Decision:
 
 
 class _Standing(Enum):
-    RIGHT = auto()
+    OWNER = auto()
+    READER = auto()
     MISSING = auto()
     WRONG = auto()
     WRONG_IN_SUBPROTOCOL = auto()
 
 
-def _standing(head: Head, policy: Policy) -> _Standing:
+def _standing(head: Head, policy: Policy) -> tuple[_Standing, str | None]:
+    """Who this is, and by which token."""
     if policy.tokens is None:
-        return _Standing.RIGHT
+        return _Standing.OWNER, None
     headers = head.values("authorization")
     if headers:
         scheme, _, token = headers[0].partition(" ")
-        right = len(headers) == 1 and scheme.lower() == "bearer" and _known(token, policy.tokens)
-        return _Standing.RIGHT if right else _Standing.WRONG
+        if len(headers) != 1 or scheme.lower() != "bearer":
+            return _Standing.WRONG, None
+        return _of_token(token, policy) or _Standing.WRONG, token
     offered = head.tokens("sec-websocket-protocol")
-    tokens = [name for name in offered if name.startswith(_WITH_TOKEN)]
+    tokens = [name.removeprefix(_WITH_TOKEN) for name in offered if name.startswith(_WITH_TOKEN)]
     if not tokens or SUBPROTOCOL not in offered:
-        return _Standing.MISSING
-    token = tokens[0].removeprefix(_WITH_TOKEN)
-    if len(tokens) == 1 and _known(token, policy.tokens):
-        return _Standing.RIGHT
-    return _Standing.WRONG_IN_SUBPROTOCOL
+        return _Standing.MISSING, None
+    if len(tokens) != 1:
+        return _Standing.WRONG_IN_SUBPROTOCOL, None
+    return _of_token(tokens[0], policy) or _Standing.WRONG_IN_SUBPROTOCOL, tokens[0]
+
+
+def _of_token(token: str, policy: Policy) -> _Standing | None:
+    # Both are asked, so that the time does not tell one kind from the other.
+    owner, reader = _known(token, policy.tokens or ()), _known(token, policy.read_tokens)
+    return _Standing.OWNER if owner else _Standing.READER if reader else None
 
 
 def _known(offered: str, tokens: tuple[str, ...]) -> bool:
@@ -214,7 +237,7 @@ def _wants_websocket(head: Head) -> bool:
     return any(name.lower() == "websocket" for name in head.tokens("upgrade"))
 
 
-def _handshake(head: Head, standing: _Standing) -> Decision:
+def _handshake(head: Head, standing: _Standing, token: str | None) -> Decision:
     fault = _handshake_fault(head)
     if fault is not None:
         return _refuse(400, fault)
@@ -224,7 +247,9 @@ def _handshake(head: Head, standing: _Standing) -> Decision:
     return Upgrade(
         key=head.values("sec-websocket-key")[0],
         subprotocol=subprotocol,
-        authorised=standing is _Standing.RIGHT,
+        authorised=standing in {_Standing.OWNER, _Standing.READER},
+        may_write=standing is _Standing.OWNER,
+        token=token,
     )
 
 
