@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fakes.strictness import objections
 from histories import SID, History, moves, open_history
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
@@ -58,6 +59,7 @@ def accepted(messages: tuple[Message, ...]) -> None:
     """The body that goes out has the same messages, none mended on the way."""
     body: dict[str, Any] = json.loads(encode(request_fields(ModelRequest(messages), CONFIG)))
     roles = {System: "system", User: "user", Assistant: "assistant", ToolResult: "tool"}
+    assert objections(body) == []
     assert [one["role"] for one in body["messages"]] == [roles[type(one)] for one in messages]
     for sent, message in zip(body["messages"], messages, strict=True):
         if isinstance(message, ToolResult):
