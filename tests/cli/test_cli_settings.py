@@ -45,8 +45,9 @@ def test_each_setting_can_come_from_everywhere(setting: object, state: Path) -> 
     name: str = setting.name
     value = {
         "provider": "demo", "no_auth": "true", "log_level": "debug",
+        "sandbox": "full", "network": "public", "kernels": "3",
         "drain_seconds": "3", "first_token_seconds": "3", "stall_seconds": "3",
-    }.get(name, "some/text")  # fmt: skip
+    }.get(name, "3" if name.startswith("kernel_") else "some/text")  # fmt: skip
     variable = f"KLBR_{name.upper()}"
     by_variable = resolve({"state": str(state)}, {variable: value}).found[name]
     assert by_variable.source == variable
@@ -200,6 +201,8 @@ def test_the_banner_says_loudly_that_a_script_answers(tmp_path: Path) -> None:
     )
     assert any("DEMO" in line and "no language model" in line for line in banner(ready))
     none = Ready(
-        url="http://127.0.0.1:1", state=tmp_path, model=None, is_demo=False, release="a" * 64
-    )
+        url="http://127.0.0.1:1", state=tmp_path, model=None, is_demo=False, release="a" * 64,
+        kernels="reduced; network off",
+    )  # fmt: skip
+    assert any("reduced; network off" in line for line in banner(none))
     assert any("nothing answers" in line for line in banner(none))

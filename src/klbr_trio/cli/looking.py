@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from klbr_trio import config as limits
-from klbr_trio.cli.exits import Exit
+from klbr_trio.cli.exits import Exit, Problem
+from klbr_trio.cli.serving import kernel_settings
 from klbr_trio.cli.settings import TABLE, api_key, here
+from klbr_trio.daemon.kernels import kernels
 from klbr_trio.domain.text import TEXT_BYTES
 from klbr_trio.wire.client import PAGE_MAX
 
@@ -30,9 +32,34 @@ def show_config(*, output: Output, flags: Mapping[str, object]) -> Exit:
     key = api_key(settings, os.environ)
     rows["api_key"] = {"value": None if key.value is None else "(set)", "source": key.source}
     fixed = _limits()
-    lines = [f"{name:<20} {_text(row['value'])}   [{row['source']}]" for name, row in rows.items()]
-    lines += [f"{name:<20} {number}   [fixed]" for name, number in fixed.items()]
+    lines = [f"{name:<25} {_text(row['value'])}   [{row['source']}]" for name, row in rows.items()]
+    lines += [f"{name:<25} {number}   [fixed]" for name, number in fixed.items()]
     output.fact({"settings": rows, "limits": fixed}, "\n".join(lines))
+    return Exit.DONE
+
+
+def doctor(*, output: Output, flags: Mapping[str, object]) -> Exit:
+    """Say what stands around kernels on this machine, and what would have to be done for more."""
+    config = kernels(kernel_settings(here(flags)))
+    found = config.sandbox
+    values = {
+        "sandbox": found.level.value,
+        "reasons": list(found.reasons),
+        "bwrap": None if found.bwrap is None else str(found.bwrap),
+        "python": str(config.python),
+        "least": config.least.value,
+        "network": config.network.value,
+        "refusal": config.refusal,
+    }
+    lines = [
+        f"sandbox  {found.level.value} (at least {config.least.value} is wanted)",
+        *(f"         {reason}" for reason in found.reasons),
+        f"network  {config.network.value}",
+        f"python   {config.python}",
+    ]
+    output.fact(values, "\n".join(lines))
+    if config.refusal is not None:
+        raise Problem(Exit.CHECK_FAILED, config.refusal)
     return Exit.DONE
 
 

@@ -76,6 +76,20 @@ _SERVICE = _options(
     _option("--drain-seconds", metavar="S", meaning="How long a turn may go on at shutdown."),
     _option("--first-token-seconds", metavar="S", meaning="The model's silence before its answer."),
     _option("--stall-seconds", metavar="S", meaning="The model's silence during its answer."),
+    _option("--sandbox", metavar="LEVEL", meaning="The least around kernels: full, reduced, none."),
+    _option("--network", metavar="REACH", meaning="What kernels can reach: off, public, open."),
+    _option("--network-domains", metavar="NAMES", meaning="The only names of public, by commas."),
+    _option("--kernel-memory-mb", metavar="N", meaning="Memory of a kernel with all it starts."),
+    _option("--kernel-process-memory-mb", metavar="N", meaning="Memory of one process."),
+    _option("--kernel-processes", metavar="N", meaning="Processes and threads of a kernel."),
+    _option("--kernel-file-mb", metavar="N", meaning="Size of one file."),
+    _option("--kernel-open-files", metavar="N", meaning="Open files of one process."),
+    _option("--kernel-disk-mb", metavar="N", meaning="What a workspace holds."),
+    _option("--kernel-disk-files", metavar="N", meaning="Files in a workspace."),
+    _option("--kernel-free-mb", metavar="N", meaning="What stays free on the disk."),
+    _option("--kernel-temporary-mb", metavar="N", meaning="A kernel's own /tmp."),
+    _option("--kernel-idle-seconds", metavar="S", meaning="When an idle kernel is let go."),
+    _option("--kernels", metavar="N", meaning="Kernels that live at the same time."),
     _option("--no-auth", is_flag=True, meaning="No token; loopback only."),
     _option("--log-level", metavar="LEVEL", meaning="debug, info, warning or error."),
 )
@@ -211,6 +225,17 @@ def demo(behavior: str | None, **flags: Any) -> Exit:  # noqa: ANN401
     from klbr_trio.cli.demo.story import demo as run
 
     return run(behavior=behavior, keep=flags.pop("keep"), output=_output(flags))
+
+
+@app.command()
+@_JSON
+@_SERVICE
+@_STATE
+def doctor(**flags: Any) -> Exit:  # noqa: ANN401
+    """Find out what this machine has for kernels, by starting one."""
+    from klbr_trio.cli.looking import doctor as run
+
+    return run(output=_output(flags), flags=flags)
 
 
 @app.group()

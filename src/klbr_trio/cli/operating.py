@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -10,8 +10,11 @@ from klbr_trio.cli.exits import Exit, Problem
 from klbr_trio.cli.persist import once
 from klbr_trio.cli.records import moment, span
 from klbr_trio.cli.settings import here
+from klbr_trio.daemon.folder import StateFolder
+from klbr_trio.daemon.private import read_private
 from klbr_trio.domain.clock import wall_now_ms
 from klbr_trio.domain.ids import parse_session_id
+from klbr_trio.errors import ConfigError
 from klbr_trio.wire.client import PAGE_MAX, GetSessionStatus, ListSessions, ResetKernel, Stop
 
 if TYPE_CHECKING:
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
     from klbr_trio.cli.link import Link
     from klbr_trio.cli.output import Output
+    from klbr_trio.cli.settings import Settings
+
+
+_LONGEST: Final = 65_536
 
 
 def status(session: str | None, *, output: Output, flags: Mapping[str, object]) -> Exit:
@@ -26,8 +33,11 @@ def status(session: str | None, *, output: Output, flags: Mapping[str, object]) 
     settings = here(flags)
     if session is None:
         sessions = trio.run(once, settings, _all_sessions)
+        sandbox = _sandbox(settings)
         lines = [_line(each) for each in sessions] or ["no sessions yet"]
-        output.fact({"sessions": sessions}, "\n".join(lines))
+        if sandbox is not None:
+            output.note(f"sandbox: {sandbox}")
+        output.fact({"sessions": sessions, "sandbox": sandbox}, "\n".join(lines))
         return Exit.DONE
     question = GetSessionStatus(session_id=parse_session_id(session))
 
@@ -37,6 +47,17 @@ def status(session: str | None, *, output: Output, flags: Mapping[str, object]) 
     found = trio.run(once, settings, ask)
     output.fact(_facts(found), "\n".join(_lines(found)))
     return Exit.DONE
+
+
+def _sandbox(settings: Settings) -> str | None:
+    """What stands around the kernels of the state folder's service, as it says itself."""
+    if settings.text("url") is not None:
+        return None
+    try:
+        said = read_private(StateFolder(settings.state.absolute()).sandbox, _LONGEST)
+    except (OSError, ConfigError):
+        return None
+    return said.decode(errors="replace").strip()
 
 
 async def _all_sessions(link: Link) -> list[dict[str, Any]]:

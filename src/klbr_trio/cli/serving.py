@@ -13,8 +13,16 @@ from klbr_trio.cli.output import tell
 from klbr_trio.cli.settings import API_KEY_VARIABLE, Settings, api_key, here
 from klbr_trio.daemon.run import Ready, run
 from klbr_trio.daemon.secrecy import forget_variable
-from klbr_trio.daemon.settings import DemoProvider, Endpoint, ModelChoice, ServiceSettings
+from klbr_trio.daemon.settings import (
+    DemoProvider,
+    Endpoint,
+    KernelSettings,
+    ModelChoice,
+    ServiceSettings,
+)
 from klbr_trio.errors import ConfigError
+from klbr_trio.kernel import Level, Limits, Network
+from klbr_trio.kernel.limits import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +60,36 @@ def service_settings(settings: Settings, environ: Mapping[str, str]) -> ServiceS
         drain_seconds=settings.number("drain_seconds"),
         first_token_seconds=settings.number("first_token_seconds"),
         stall_seconds=settings.number("stall_seconds"),
+        kernels=kernel_settings(settings),
         no_auth=settings.flag("no_auth"),
         log_level=(settings.text("log_level") or "info").upper(),
+    )
+
+
+def kernel_settings(settings: Settings) -> KernelSettings:
+    """What is to stand around the kernels, and what they may take."""
+
+    def number(name: str) -> int:
+        return int(settings.number(f"kernel_{name}"))
+
+    domains = settings.text("network_domains") or ""
+    return KernelSettings(
+        least=Level(settings.text("sandbox")),
+        network=Network(settings.text("network")),
+        domains=tuple(name.strip().lower() for name in domains.split(",") if name.strip()),
+        limits=Limits(
+            memory_bytes=number("memory_mb") * MIB,
+            process_memory_bytes=number("process_memory_mb") * MIB,
+            processes=number("processes"),
+            file_bytes=number("file_mb") * MIB,
+            open_files=number("open_files"),
+            disk_bytes=number("disk_mb") * MIB,
+            disk_files=number("disk_files"),
+            free_bytes=number("free_mb") * MIB,
+            temporary_bytes=number("temporary_mb") * MIB,
+        ),
+        idle_seconds=settings.number("kernel_idle_seconds"),
+        most=int(settings.number("kernels")),
     )
 
 
@@ -136,6 +172,7 @@ def banner(ready: Ready) -> list[str]:
         f"state    {_short(ready.state)}",
         f"model    {model}",
         f"release  {ready.release[:12]}",
+        f"sandbox  {ready.kernels}",
         "talk to it with: klbr send SESSION TEXT; stop it with Ctrl-C",
     ]
 

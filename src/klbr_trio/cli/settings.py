@@ -16,14 +16,23 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from klbr_trio.config import DRAIN_SECONDS, LISTEN_HOST, LISTEN_PORT
+from klbr_trio.config import (
+    DRAIN_SECONDS,
+    KERNEL_IDLE_SECONDS,
+    KERNELS,
+    LISTEN_HOST,
+    LISTEN_PORT,
+)
 from klbr_trio.daemon.settings import FIRST_TOKEN_SECONDS, STALL_SECONDS
 from klbr_trio.errors import ConfigError
+from klbr_trio.kernel.limits import MIB, Limits
 
 Value: TypeAlias = str | float | bool | Path | None
 
+_HUGE: Final = 2**40
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 FILE_NAME: Final = "klbr.toml"
+_LIMITS: Final = Limits()
 
 
 def _text(value: object) -> str:
@@ -53,6 +62,18 @@ def _positive_seconds(value: object) -> float:
     if not seconds:
         raise ValueError("must be a number of seconds, more than 0")
     return seconds
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("must be a whole number, more than 0")  # noqa: TRY004 - as above
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if not 0 < number < _HUGE:
+        raise ValueError("must be a whole number, more than 0")
+    return number
 
 
 def _flag(value: object) -> bool:
@@ -130,6 +151,35 @@ TABLE: Final[tuple[Setting, ...]] = (
         "how long the model may be silent during its answer",
         STALL_SECONDS,
     ),
+    Setting(
+        "sandbox",
+        _one_of("full", "reduced", "none"),
+        "the least that stands around kernels; none allows plain processes",
+        "reduced",
+    ),
+    Setting("network", _one_of("off", "public", "open"), "what kernels can reach", "off"),
+    Setting("network_domains", _text, "the only names of `public`, by commas; default: all"),
+    *(
+        Setting(f"kernel_{name}", _number, meaning, default)
+        for name, meaning, default in (
+            ("memory_mb", "memory of a kernel with all it starts", _LIMITS.memory_bytes // MIB),
+            ("process_memory_mb", "memory of one process", _LIMITS.process_memory_bytes // MIB),
+            ("processes", "processes and threads of a kernel", _LIMITS.processes),
+            ("file_mb", "size of one file", _LIMITS.file_bytes // MIB),
+            ("open_files", "open files of one process", _LIMITS.open_files),
+            ("disk_mb", "what a workspace holds", _LIMITS.disk_bytes // MIB),
+            ("disk_files", "files in a workspace", _LIMITS.disk_files),
+            ("free_mb", "what stays free on the disk", _LIMITS.free_bytes // MIB),
+            ("temporary_mb", "a kernel's own /tmp", _LIMITS.temporary_bytes // MIB),
+        )
+    ),
+    Setting(
+        "kernel_idle_seconds",
+        _positive_seconds,
+        "an idle kernel is let go after so long",
+        KERNEL_IDLE_SECONDS,
+    ),
+    Setting("kernels", _number, "kernels that live at the same time", KERNELS),
     Setting("no_auth", _flag, "no token, on loopback only", default=False),
     Setting(
         "log_level",

@@ -76,6 +76,11 @@ class StateFolder:
         return self.path / "service.json"
 
     @property
+    def sandbox(self) -> Path:
+        """What stands around the kernels of the ready service, in words."""
+        return self.path / "sandbox"
+
+    @property
     def config(self) -> Path:
         """The settings file."""
         return self.path / "klbr.toml"

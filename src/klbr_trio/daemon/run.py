@@ -17,6 +17,7 @@ import trio
 from klbr_trio.daemon.announcement import Announcement, announced
 from klbr_trio.daemon.demo.provider import MODEL as DEMO_MODEL, open_demo_provider
 from klbr_trio.daemon.folder import StateFolder, prepare
+from klbr_trio.daemon.kernels import describe, kernels, told
 from klbr_trio.daemon.keys import first_keys, follow_files, survive_reload
 from klbr_trio.daemon.logs import start_logging
 from klbr_trio.daemon.secrecy import hide_process
@@ -24,7 +25,7 @@ from klbr_trio.daemon.settings import DemoProvider, Endpoint, ServiceSettings
 from klbr_trio.daemon.stopping import Stopping
 from klbr_trio.domain.clock import wall_now_ms
 from klbr_trio.errors import KlbrError, sole
-from klbr_trio.kernel import WorkerConfig
+from klbr_trio.kernel import Level
 from klbr_trio.models import LlmClient, ModelConfig, ModelsConfig
 from klbr_trio.release import Release, default_behavior
 from klbr_trio.service.port.local_socket import open_unix_listener
@@ -33,9 +34,6 @@ from klbr_trio.sessions.registry import SessionRegistry
 from klbr_trio.store import Store
 
 _LOG: Final = logging.getLogger("klbr_trio.daemon")
-
-_SOURCE_TREE: Final = Path(__file__).resolve().parents[3]
-"""The checkout, if this is one; the installed package has its kernel inside."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +44,8 @@ class Ready:
         model: The model's name, or None.
         is_demo: Whether that is the scripted provider.
         release: The digest that it runs.
+        kernels: What stands around the kernels, in words.
+        sandboxed: Whether anything does.
     """
 
     url: str
@@ -53,6 +53,8 @@ class Ready:
     model: str | None
     is_demo: bool
     release: str
+    kernels: str = "none"
+    sandboxed: bool = False
 
 
 def run(
@@ -111,11 +113,9 @@ class _Service:
         ) as store:
             keys = None if settings.no_auth else first_keys(folder)
             release = Release.publish(settings.behavior or default_behavior(), folder.releases)
-            kernels = attrs.evolve(
-                WorkerConfig.source_tree(_SOURCE_TREE), workspaces=folder.workspaces
-            )
+            config = kernels(settings.kernels, workspaces=folder.workspaces)
             async with _open_model(settings) as llm:
-                async with SessionRegistry.open(store, kernels) as registry:
+                async with SessionRegistry.open(store, config) as registry:
                     serve = partial(
                         serve_listener,
                         host=settings.host,
@@ -133,6 +133,8 @@ class _Service:
                         model=None if llm is None else llm.name,
                         is_demo=isinstance(settings.model, DemoProvider),
                         release=release.digest,
+                        kernels=describe(config),
+                        sandboxed=config.sandbox.level is not Level.NONE and config.refusal is None,
                     )
                     async with trio.open_nursery() as nursery:
                         if keys is not None:
@@ -175,7 +177,7 @@ class _Service:
             started_ms=wall_now_ms(),
             version=importlib.metadata.version("klbr_trio"),
         )
-        with announced(folder.announcement, announcement):
+        with told(folder.sandbox, ready.kernels), announced(folder.announcement, announcement):
             _log_ready(ready)
             self.on_ready(ready)
             await trio.sleep_forever()
@@ -184,6 +186,8 @@ class _Service:
 def _log_ready(ready: Ready) -> None:
     extra = {"action": "ready", "url": ready.url, "model": ready.model, "release": ready.release}
     _LOG.info("ready", extra=extra)
+    told_level = logging.INFO if ready.sandboxed else logging.WARNING
+    _LOG.log(told_level, "sandbox: %s", ready.kernels, extra={"action": "sandbox"})
     if ready.is_demo:
         _LOG.warning("DEMO: a script answers, no language model")
     elif ready.model is None:

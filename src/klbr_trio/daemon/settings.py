@@ -7,10 +7,36 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from klbr_trio.config import DRAIN_SECONDS, LISTEN_HOST, LISTEN_PORT
+from klbr_trio.config import (
+    DRAIN_SECONDS,
+    KERNEL_IDLE_SECONDS,
+    KERNELS,
+    LISTEN_HOST,
+    LISTEN_PORT,
+)
+from klbr_trio.kernel import Level, Limits, Network
 
 FIRST_TOKEN_SECONDS: Final = 120.0
 STALL_SECONDS: Final = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class KernelSettings:
+    """What stands around the kernels, and what they may take.
+
+    Attributes:
+        least: No kernel is started behind less than this.
+        domains: The only names that the network's proxy serves; () for all.
+        idle_seconds: An idle kernel is let go after so long.
+        most: So many kernels live at the same time; the one idle for longest makes room.
+    """
+
+    least: Level = Level.REDUCED
+    network: Network = Network.OFF
+    domains: tuple[str, ...] = ()
+    limits: Limits = attrs.field(factory=Limits)
+    idle_seconds: float = KERNEL_IDLE_SECONDS
+    most: int = KERNELS
 
 
 @attrs.frozen
@@ -47,6 +73,7 @@ class ServiceSettings:
         drain_seconds: How long running turns may go on at shutdown.
         first_token_seconds: How long the model may be silent before its answer.
         stall_seconds: How long it may be silent during its answer.
+        kernels: What stands around the kernels, and what they may take.
         no_auth: Whether the token check is off.
         log_level: The least that is logged.
     """
@@ -60,5 +87,6 @@ class ServiceSettings:
     drain_seconds: float = DRAIN_SECONDS
     first_token_seconds: float = FIRST_TOKEN_SECONDS
     stall_seconds: float = STALL_SECONDS
+    kernels: KernelSettings = attrs.field(factory=KernelSettings)
     no_auth: bool = False
     log_level: str = "INFO"

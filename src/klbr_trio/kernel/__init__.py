@@ -13,6 +13,7 @@ from klbr_trio.kernel.cell import CellResult
 from klbr_trio.kernel.config import KernelSpec, WorkerConfig
 from klbr_trio.kernel.kernel import Kernel
 from klbr_trio.kernel.limits import Limits
+from klbr_trio.kernel.network import Network
 from klbr_trio.kernel.sandbox import NO_SANDBOX, Level, Sandbox, find_sandbox
 from klbr_trio.kernel.supervisor import run_kernel
 from klbr_trio.kernel.warden import Killed
@@ -25,6 +26,7 @@ __all__ = [
     "Killed",
     "Level",
     "Limits",
+    "Network",
     "Sandbox",
     "WorkerConfig",
     "find_sandbox",

