@@ -176,13 +176,14 @@ class Desk:
         sent = [
             Input(self.session_id, one.source, one.text, one.client_request_id) for one in messages
         ]
+        began, stored = trio.current_time(), 0
         with self.subscription.input_in_flight():
             answers = await registry.store.admit_all(sent, refuse=registry.refusal(self.session_id))
             for message, answer in zip(messages, answers, strict=True):
                 if isinstance(answer, RequestError):
                     self._refuse(message, answer)
                     continue
-                self._floor.count_input()
+                stored += 1
                 self._door.queue(
                     says.Ack(
                         session_id=self.session_id,
@@ -196,6 +197,7 @@ class Desk:
                     self._door.queue(
                         says.Error.of("no_model_configured", NO_MODEL, _context(message))
                     )
+        self._floor.count_inputs(stored, trio.current_time() - began)
 
     async def _subscribe(self, message: asks.Subscribe) -> None:
         await self.subscription.prepare()

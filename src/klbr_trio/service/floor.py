@@ -9,6 +9,7 @@ import trio
 
 from klbr_trio.config import SUBSCRIPTIONS
 from klbr_trio.errors import Busy, StoreBroken
+from klbr_trio.service.figures import Figures
 from klbr_trio.service.live import LiveFrames
 from klbr_trio.service.records import Records
 from klbr_trio.sessions.registry import SessionRegistry
@@ -21,7 +22,8 @@ class Shared:
     Attributes:
         has_model: Whether anything will answer an input.
         clients: How many clients are being served.
-        inputs: How many inputs were acknowledged.
+        followers: How many subscriptions they have, all together.
+        figures: What is counted for those who watch the service.
         broken: How the store turned out to be corrupt, which ends the service.
     """
 
@@ -30,7 +32,8 @@ class Shared:
     records: Records
     live_frames: LiveFrames = attrs.field(factory=LiveFrames, init=False)
     clients: int = attrs.field(default=0, init=False)
-    inputs: int = attrs.field(default=0, init=False)
+    followers: int = attrs.field(default=0, init=False)
+    figures: Figures = attrs.field(factory=Figures, init=False)
     broken: StoreBroken | None = attrs.field(default=None, init=False)
     broke: trio.Event = attrs.field(factory=trio.Event, init=False)
     client_left: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -81,9 +84,9 @@ class Floor:
         """Live messages as frames."""
         return self._shared.live_frames
 
-    def count_input(self) -> None:
-        """An input was acknowledged."""
-        self._shared.inputs += 1
+    def count_inputs(self, count: int, seconds: float) -> None:
+        """So many inputs were stored, or found stored, within that time."""
+        self._shared.figures.acknowledged(count, seconds)
 
     def take_place(self, subscription: Closable) -> None:
         """The client follows one session more.
@@ -96,10 +99,13 @@ class Floor:
                 f"a client follows at most {SUBSCRIPTIONS} sessions; unsubscribe from one first"
             )
         self._subscriptions.add(subscription)
+        self._shared.followers += 1
 
     def leave_place(self, subscription: Closable) -> None:
         """The client follows one session less."""
-        self._subscriptions.discard(subscription)
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            self._shared.followers -= 1
 
     def close(self) -> None:
         """The client has gone, and follows nothing."""

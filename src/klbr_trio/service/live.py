@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class LiveFrames:
-    """Live messages as frames, each built once however many look at it."""
+    """Live messages as frames, each built once however many look at it.
 
+    Attributes:
+        dropped: Chunks that slow clients missed, all together.
+    """
+
+    dropped: int = attrs.field(default=0, init=False)
     _message: LiveMessage | None = attrs.field(default=None, init=False)
     _frame: bytes = attrs.field(default=b"", init=False)
 
@@ -79,6 +84,7 @@ class Lane:
             self._door.notice(data)
 
     def _drop(self) -> None:
+        self._frames.dropped += 1
         if not self._is_held:
             self._door.drop(self._session_id, 1)
             return

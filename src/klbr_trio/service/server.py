@@ -86,11 +86,12 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
     if llm is not None and release is None:
         raise ConfigError("a service with a model needs a release to run")
     agent = None if llm is None or release is None else Agent(llm, release, soul)
-    async with _bound(host, port, extra_listeners) as tcp:
+    async with _bound(host, port, extra_listeners) as tcp, contextlib.AsyncExitStack() as stack:
         address: tuple[str, int] = tcp[0].socket.getsockname()[:2]
         shared = Shared(registry, llm is not None, Records(registry.store))
         keys = KeyRing.of(auth)
         service = _Service(registry, shared, _port(tcp, keys.tokens), keys)
+        stack.enter_context(registry.store.count(shared.figures.written))
         await registry.start_service_task(ServiceTaskGroup.DRIVER, drive, registry, agent)
         try:
             await registry.start_service_task(ServiceTaskGroup.RECOVERY, recover, registry)
@@ -245,7 +246,7 @@ class _Service:
         why = self._not_ready()
         if path == "/readyz":
             return Response.line(200, "ok") if why is None else Response.line(503, why)
-        return metrics(self._shared, self._port.statistics(), is_ready=why is None)
+        return metrics(self._shared, self._port, is_ready=why is None)
 
     def _not_ready(self) -> str | None:
         if self._registry.closing.is_set():

@@ -135,6 +135,11 @@ class SessionRegistry:
         state = "closed" if self.closed.is_set() else "closing" if self.closing.is_set() else "open"
         return f"<SessionRegistry {state}, {len(self._entries)} entries, {self.running} running>"
 
+    @property
+    def living_kernels(self) -> int:
+        """How many sessions have a kernel that lives."""
+        return sum(entry.kernels.kernel is not None for entry in self._entries.values())
+
     # Entries
 
     def get(self, session_id: str) -> SessionEntry | None:

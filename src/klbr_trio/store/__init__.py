@@ -15,6 +15,7 @@ from klbr_trio.store.points import CommitPoint
 from klbr_trio.store.rows import EventRow, SessionRow
 from klbr_trio.store.store import Claim, Store
 from klbr_trio.store.turns import Results, Turn, WaitFor
+from klbr_trio.store.written import Written
 
 __all__ = [
     "Admission",
@@ -29,6 +30,7 @@ __all__ = [
     "Store",
     "Turn",
     "WaitFor",
+    "Written",
     "check",
     "check_file",
 ]

@@ -141,6 +141,10 @@ class Reader:
         )
         return {name: int(amount) if amount.is_integer() else amount for name, amount in found}
 
+    def states(self) -> dict[str, int]:
+        """How many sessions are in each state."""
+        return dict(self._rows("SELECT state, count(*) FROM session GROUP BY state"))
+
     def events(self, session_id: str, after_seq: int, limit: int) -> list[EventRow]:
         """The events after `after_seq`, oldest first."""
         found = self._rows(_EVENTS, (session_id, after_seq, limit))

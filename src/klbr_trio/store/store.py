@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from klbr_trio.store.rows import EventRow, SessionRow
     from klbr_trio.store.turns import Results, WaitFor
     from klbr_trio.store.tx import Tx
+    from klbr_trio.store.written import Counter
 
     Watcher = Callable[[Mapping[str, SessionRow]], None]
 
@@ -285,6 +286,19 @@ class Store:
             yield
         finally:
             self._watchers.remove(watcher)
+
+    @contextlib.contextmanager
+    def count(self, counter: Counter) -> Generator[None]:
+        """Inside the block `counter` is told of each commit that changed something."""
+        self._writer.counters.append(counter)
+        try:
+            yield
+        finally:
+            self._writer.counters.remove(counter)
+
+    def states(self) -> dict[str, int]:
+        """How many sessions are in each state that is stored."""
+        return self._reader.states()
 
     # Durable steps
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from klbr_trio.domain import work
-from klbr_trio.domain.events import InputAdmitted
+from klbr_trio.domain.events import Body, InputAdmitted
 from klbr_trio.domain.text import PAYLOAD_BYTES
 from klbr_trio.domain.usage import amounts
 from klbr_trio.errors import ClaimLost, TooLarge, UnknownSession
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from klbr_trio.domain.events import Body, Retry
+    from klbr_trio.domain.events import Retry
     from klbr_trio.domain.frontier import Frontier
 
 _SELECT_SESSION: Final = f"SELECT {SESSION_COLUMNS} FROM session WHERE session_id = ?"
@@ -67,6 +67,7 @@ class Tx:
         now_ms: The one time of everything that the operation writes.
         boot: This opening of the store.
         touched: The sessions that the operation saved, for those who follow them.
+        bodies: The events that it appended, for those who count them.
         point: Which durable step this turned out to be.
     """
 
@@ -75,6 +76,7 @@ class Tx:
     boot: int
     point: CommitPoint
     touched: dict[str, SessionRow] = attrs.field(factory=dict)
+    bodies: list[Body] = attrs.field(factory=list)
 
     # Sessions and their logs
 
@@ -132,6 +134,7 @@ class Tx:
             _INSERT_EVENT, (row.session_id, seq, body.kind, payload, self.now_ms, source, key)
         )
         row.head_seq = seq
+        self.bodies.append(body)
         return seq
 
     def save(self, row: SessionRow) -> None:

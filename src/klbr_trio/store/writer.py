@@ -21,11 +21,13 @@ import attrs
 import outcome
 import trio
 
+from klbr_trio.domain.events import Body
 from klbr_trio.errors import StoreBroken, StoreUnavailable
 from klbr_trio.store.faults import code, is_broken, translate
 from klbr_trio.store.points import CommitPoint
 from klbr_trio.store.rows import SessionRow
 from klbr_trio.store.tx import Tx
+from klbr_trio.store.written import Counter, Written
 
 T = TypeVar("T")
 
@@ -57,6 +59,7 @@ class _Request:
     Attributes:
         begun: Its batch is being written; it can't be taken back any more.
         wrote: It changed the tables.
+        bodies: The events that it appended.
     """
 
     point: CommitPoint
@@ -67,6 +70,7 @@ class _Request:
     wrote: bool = False
     answer: outcome.Outcome[Any] | None = None
     touched: Mapping[str, SessionRow] = attrs.field(factory=dict)
+    bodies: Sequence[Body] = ()
 
     def refuse(self, error: Exception) -> None:
         self.answer = outcome.Error(error)
@@ -88,6 +92,7 @@ class Writer:
 
     Attributes:
         trouble: Why the last write failed, or None while writing works.
+        counters: Told of every commit that changed something.
     """
 
     _conn: sqlite3.Connection
@@ -98,6 +103,7 @@ class Writer:
     _busy_s: float = BUSY_S
     _stuck_s: float = STUCK_S
     trouble: str | None = None
+    counters: list[Counter] = attrs.field(factory=list)
     _queue: deque[_Request] = attrs.field(factory=deque)
     _begun: set[_Request] = attrs.field(factory=set)
     _bell: trio.Event = attrs.field(factory=trio.Event)
@@ -264,6 +270,7 @@ class Writer:
             request.refuse(self._told(exc))
         else:
             request.touched = tx.touched
+            request.bodies = tx.bodies
             request.point = tx.point
             request.wrote = self._conn.total_changes != changes
         self._conn.execute("RELEASE operation")
@@ -275,10 +282,19 @@ class Writer:
             return
         for label in wrote:
             self._on_commit(f"before:{label}")
+        began = time.perf_counter()
         await self._commit_in_thread()
         self.trouble = None
+        self._count(batch, time.perf_counter() - began)
         for label in wrote:
             self._on_commit(f"after:{label}")
+
+    def _count(self, batch: list[_Request], seconds: float) -> None:
+        if self.counters:
+            bodies = tuple(body for request in batch if request.wrote for body in request.bodies)
+            written = Written(seconds, bodies)
+            for counter in tuple(self.counters):
+                counter(written)
 
     async def _commit_in_thread(self) -> None:
         came = trio.Event()

@@ -20,14 +20,20 @@ MOST_WAITING: Final = 8
 
 @attrs.define(eq=False)
 class Guesses:
-    """Counts wrong tokens of all clients together; they are all on one machine."""
+    """Counts wrong tokens of all clients together; they are all on one machine.
 
+    Attributes:
+        total: All there ever were.
+    """
+
+    total: int = attrs.field(default=0, init=False)
     _counted: float = attrs.field(default=0.0, init=False)
     _counted_at: float = attrs.field(default=0.0, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def wait_turn(self) -> bool:
         """Wait before a wrong token is answered; False if too many are waiting."""
+        self.total += 1
         now = trio.current_time()
         forgiven = (now - self._counted_at) * FORGIVEN_A_SECOND
         self._counted = max(0.0, self._counted - forgiven) + 1
