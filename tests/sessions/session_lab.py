@@ -256,6 +256,7 @@ async def open_lab(
     policy: RecoveryObservationPolicy | None = None,
     on_commit: Callable[[str], None] | None = None,
     busy_s: float = 5.0,
+    resting_kernels: int = 32,
 ) -> AsyncGenerator[Lab]:
     """A lab over the store in `folder`; when it is left nothing lives and the store is sound."""
     try:
@@ -266,7 +267,9 @@ async def open_lab(
                 Store.open(folder / "klbr.sqlite", on_commit=on_commit, busy_s=busy_s, **times)
             )
             registry = await stack.enter_async_context(
-                SessionRegistry.open(store, config, policy, clock=clock)
+                SessionRegistry.open(
+                    store, config, policy, clock=clock, resting_kernels=resting_kernels
+                )
             )
             release = publish(folder, settings)
             lab = Lab(folder, store, registry, provider, llm or client(provider.url), release)

@@ -25,6 +25,7 @@ from fakes.provider import (
 )
 from faults import Fault, full, leave_open, locked
 from session_lab import (
+    CEILING_S,
     CONFIG,
     DONE,
     SID,
@@ -144,6 +145,28 @@ async def test_another_release_starts_with_a_fresh_kernel_and_says_so(tmp_path: 
         assert lab.of("kernel.reset") == [{"why": "release", "hook_epoch": 2}]
         assert lab.of("cell.finished")[2]["value"] == "False"
         assert "fresh one (the behaviour changed)" in lab.messages()[-1]["content"]
+
+
+async def test_of_the_kernels_that_rest_the_oldest_end_and_their_agents_are_told(
+    tmp_path: Path,
+) -> None:
+    async with open_lab(tmp_path, [call_reply("x = 1", DONE)], resting_kernels=2) as lab:
+        for sid in ("one", "two", "three"):
+            await lab.turn(sid=sid)
+        with trio.fail_after(CEILING_S):
+            while lab.processes("one"):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        assert lab.processes("two")
+        assert lab.processes("three")
+        assert "kernel.reset" not in lab.kinds("one"), "a service that rests writes nothing"
+        lab.provider.answers = [call_reply("'x' in dir()", DONE)]
+        await lab.turn(sid="one")
+        assert lab.of("kernel.reset", "one") == [{"why": "idle", "hook_epoch": 2}]
+        assert lab.of("cell.finished", "one")[2]["value"] == "False"
+        assert "fresh one (it was idle for long)" in lab.messages()[-1]["content"]
+        # Now it is the second that has rested longest.
+        await lab.turn(sid="three")
+        assert lab.of("cell.finished", "three")[2]["value"] == "True"
 
 
 async def test_a_restart_is_told_once(tmp_path: Path) -> None:

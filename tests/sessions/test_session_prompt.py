@@ -193,18 +193,22 @@ async def test_over_budget_the_oldest_go_and_what_is_owed_stays(tmp_path: Path) 
     async with open_history(tmp_path) as history:
         await admit(history, "THE TASK " + "t" * 3_000)
         turn = await claim(history, "one")
-        for step in range(1, 30):
+        for step in range(1, 13):
             await reply(history, turn, step, f"thought {step}. " + "x" * 300, f"work({step})")
             await history.store.result(turn, finished(turn, step, output=f"worked {step}"))
         await history.store.interrupt(SID, "one", why="aborted")
         turn = await claim(history, "two")
+        window = await Window.read(
+            history.store, SID, budget_chars=5_000, started_seq=turn.started_seq
+        )
+        assert window.left_out == 0, "the whole log is there to choose from"
         messages = await prompt(history, turn, 5_000)
         text = str(messages)
         assert length(messages) <= 5_000
         assert "THE TASK" in text
         assert "characters left out" in text
         assert "earlier parts of this conversation are left out here" in text
-        assert "thought 29." in text
+        assert "thought 12." in text
         assert "thought 1." not in text
         assert "it was aborted" in text
         whole = await prompt(history, turn, 100_000)

@@ -23,7 +23,7 @@ class KernelSlot:
 
     Attributes:
         unannounced: Why a kernel is gone that the log still believes in, or None: `died`,
-            `release`, or at the first turn `restart`, since an earlier registry of this
+            `release`, `idle`, or at the first turn `restart`, since an earlier registry of this
             store may have had one.
     """
 
@@ -69,6 +69,13 @@ class KernelSlot:
 
     def _let_go(self) -> None:
         self._kernel, self._dying = None, self._kernel
+
+    def retire(self) -> None:
+        """The kernel ends, since nothing has used it for long; the next turn tells of it."""
+        if self._kernel is not None:
+            self._kernel.doom("it had rested for too long")
+            self._let_go()
+            self.unannounced = "idle"
 
     async def get(self, release: Release) -> Kernel:
         """A living kernel that runs `release`; at most one of the session lives at a time.

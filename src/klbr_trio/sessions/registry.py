@@ -23,6 +23,7 @@ from klbr_trio.sessions.groups import ServiceTaskGroup, TaskGroup
 from klbr_trio.sessions.kernels import KernelSlot
 from klbr_trio.sessions.live import LiveHub
 from klbr_trio.sessions.operator import Errand, reset_session, stop_session
+from klbr_trio.sessions.resting import RESTING_KERNELS, RestingKernels
 from klbr_trio.sessions.runners import Runners, is_below
 from klbr_trio.sessions.wakeful import Wakeful
 from klbr_trio.store import CrashRule, Store
@@ -85,6 +86,7 @@ class SessionRegistry:
     clock: Clock
     _nursery: trio.Nursery
     _groups: dict[ServiceTaskGroup, TaskGroup]
+    _resting: RestingKernels
     live: LiveHub = attrs.field(factory=LiveHub)
     wakeful: Wakeful = attrs.field(factory=Wakeful)
     closing: trio.Event = attrs.field(factory=trio.Event)
@@ -104,11 +106,19 @@ class SessionRegistry:
         recovery_policy: RecoveryObservationPolicy | None = None,
         *,
         clock: Clock | None = None,
+        resting_kernels: int = RESTING_KERNELS,
     ) -> AsyncGenerator[SessionRegistry]:
         """A registry of `store`; it starts no task and writes nothing.
 
         Leaving the block quiesces: everything that runs is cancelled and joined, and
         what can be resumed is kept.
+
+        Args:
+            store: The sessions' store.
+            config: How kernels are started.
+            recovery_policy: What becomes of work that crashes broke off.
+            clock: The time of deadlines; by default the machine's.
+            resting_kernels: How many kernels are kept for sessions that do not run.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -119,6 +129,7 @@ class SessionRegistry:
                     clock or WallClock(),
                     nursery,
                     {group: TaskGroup(nursery) for group in ServiceTaskGroup},
+                    RestingKernels(resting_kernels),
                 )
                 with store.watch(registry._follow):
                     try:
@@ -220,6 +231,7 @@ class SessionRegistry:
         if row is not None and entry is not None:
             entry.follow(row)
             self.wakeful.note(row)
+            self._resting.rest(entry)
         self.wakeful.ring()
 
     def refusal(self, session_id: str) -> str | None:
