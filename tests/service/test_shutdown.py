@@ -302,25 +302,6 @@ async def test_ready_means_recovered_and_able_to_write(tmp_path: Path) -> None:
             assert await service.get("/readyz") == (200, "ok\n")
 
 
-async def test_metrics_tell_what_there_is(tmp_path: Path) -> None:
-    token = "0123456789abcdef"
-    async with open_service(tmp_path, auth=token) as service:
-        assert (await service.get("/metrics"))[0] == 401
-        status, text = await service.get("/metrics", token=token)
-        assert status == 200
-        figures = dict(line.split(" ") for line in text.splitlines() if not line.startswith("#"))
-        assert figures["klbr_clients"] == "0"
-        assert figures["klbr_connections"] == "1"
-        assert figures["klbr_store_writable"] == "1"
-    async with open_service(tmp_path) as service, service.caller() as caller:
-        await caller.input("s")
-        await service.registry.recovered.wait()
-        _, text = await service.get("/metrics")
-        assert "klbr_clients 1\n" in text
-        assert "klbr_inputs_acknowledged_total 1\n" in text
-        assert "klbr_ready 1\n" in text
-
-
 async def test_a_service_needs_an_open_registry_and_a_free_address(tmp_path: Path) -> None:
     async with Store.open(tmp_path / "klbr.sqlite") as store:
         async with SessionRegistry.open(store, WorkerConfig.source_tree(ROOT)) as registry:
