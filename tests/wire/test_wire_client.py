@@ -22,6 +22,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "session_status": {"session_id": "s-1"},
     "list_sessions": {},
     "stop": {"session_id": "s-1"},
+    "interrupt": {"session_id": "s-1"},
     "reset_kernel": {"session_id": "s-1"},
     "ping": {},
 }

@@ -209,6 +209,17 @@ def stop(session: str, **flags: Any) -> Exit:  # noqa: ANN401
 @_SESSION
 @_JSON
 @_CLIENT
+def interrupt(session: str, **flags: Any) -> Exit:  # noqa: ANN401
+    """End the cell that SESSION runs; its kernel and its turn go on."""
+    from klbr_trio.cli.operating import interrupt as run
+
+    return run(session, output=_output(flags), flags=flags)
+
+
+@app.command()
+@_SESSION
+@_JSON
+@_CLIENT
 def reset(session: str, **flags: Any) -> Exit:  # noqa: ANN401
     """Reopen a stopped SESSION; give any other a fresh kernel."""
     from klbr_trio.cli.operating import reset as run

@@ -15,7 +15,14 @@ from klbr_trio.daemon.private import read_private
 from klbr_trio.domain.clock import wall_now_ms
 from klbr_trio.domain.ids import parse_session_id
 from klbr_trio.errors import ConfigError
-from klbr_trio.wire.client import PAGE_MAX, GetSessionStatus, ListSessions, ResetKernel, Stop
+from klbr_trio.wire.client import (
+    PAGE_MAX,
+    GetSessionStatus,
+    Interrupt,
+    ListSessions,
+    ResetKernel,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +119,12 @@ def stop(session: str, *, output: Output, flags: Mapping[str, object]) -> Exit:
     return _command(Stop(session_id=parse_session_id(session)), "is stopped", output, flags)
 
 
+def interrupt(session: str, *, output: Output, flags: Mapping[str, object]) -> Exit:
+    """End the cell that a session runs; its kernel and its turn go on."""
+    done = "goes on; the cell it ran has ended"
+    return _command(Interrupt(session_id=parse_session_id(session)), done, output, flags)
+
+
 def reset(session: str, *, output: Output, flags: Mapping[str, object]) -> Exit:
     """Reopen a stopped session, or give any other a fresh kernel."""
     done = "is ready, with a fresh kernel"
@@ -119,14 +132,15 @@ def reset(session: str, *, output: Output, flags: Mapping[str, object]) -> Exit:
 
 
 def _command(
-    message: Stop | ResetKernel, done: str, output: Output, flags: Mapping[str, object]
+    message: Stop | ResetKernel | Interrupt, done: str, output: Output, flags: Mapping[str, object]
 ) -> Exit:
     async def ask(link: Link) -> dict[str, Any]:
         return await link.ask(message)
 
     answer = trio.run(once, here(flags), ask)
     if answer["success"] or output.as_json:
-        output.fact(_facts(answer), f"session {message.session_id} {done}")
+        receipt = f" ({answer['message']})" if answer.get("message") else ""
+        output.fact(_facts(answer), f"session {message.session_id} {done}{receipt}")
     if not answer["success"]:
         raise Problem(Exit.FAILED, f"{message.type} of {message.session_id}: {answer['message']}")
     return Exit.DONE

@@ -44,6 +44,8 @@ class RunningCell:
         self.done: Done | None = None
         self.limit: str | None = None
         """The limit that it has broken, in words."""
+        self.over = trio.Event()
+        """Set once its result is known."""
         self._ended = False
         self._scope: trio.CancelScope | None = None
         self._began = trio.current_time()
@@ -91,8 +93,9 @@ class RunningCell:
                 self._scope.cancel()
 
     def close(self) -> None:
-        """Nobody answers calls any more."""
+        """Nobody answers calls any more, and its result is known."""
         self._calls.close()
+        self.over.set()
 
     def result(self, output: tuple[str, bool], *, died: str | None, by_itself: bool) -> CellResult:
         """The result of a cell that has ended."""

@@ -173,7 +173,8 @@ class Kernel:
                 await self._channel.send(
                     {"op": "run", "cell": cell.number, "code": printable(code)}
                 )
-            await cell.calls_within(limit_s, answer)
+            if cell.limit is None:
+                await cell.calls_within(limit_s, answer)
         else:
             cell.abandon()
         if not cell.ended:
@@ -205,6 +206,19 @@ class Kernel:
         if self._cell is not None and not self._cell.ended:
             with contextlib.suppress(trio.WouldBlock):  # one is on its way already
                 self._interrupts.send_nowait(self._cell.number)
+
+    async def end_cell(self, why: str) -> bool:
+        """The running cell has ended, by an interrupt or else with its kernel; False without one.
+
+        Cancellation: the cell ends all the same.
+        """
+        cell = self._cell
+        if cell is None or cell.ended:
+            await trio.lowlevel.checkpoint()
+            return False
+        cell.break_limit(why)
+        await cell.over.wait()
+        return True
 
     async def kill(self, why: str) -> Killed:
         """The kernel is killed, and gone with everything that it has started when this returns.

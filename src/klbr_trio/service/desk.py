@@ -168,6 +168,8 @@ class Desk:
                 )
             case asks.ResetKernel() as message:
                 await self._reset(message)
+            case asks.Interrupt() as message:
+                await self._interrupt(message)
             case message:
                 raise AssertionError(f"{message.type} is not served at a desk")
 
@@ -222,6 +224,12 @@ class Desk:
             failure = str(exc)
         self._acknowledge(message, failure)
 
+    async def _interrupt(self, message: asks.Interrupt) -> None:
+        failure = None
+        if not await self._floor.registry.interrupt(self.session_id):
+            failure = "no cell is running"
+        self._acknowledge(message, failure)
+
     async def _stop(self, message: asks.Stop, barrier: _Barrier) -> None:
         if not self._is_sending_range:
             with trio.move_on_after(STOP_COURTESY_S):
@@ -244,22 +252,25 @@ class Desk:
                 self._on_served(message)
 
     async def _stop_session(self, message: asks.Stop) -> None:
-        failure = None
+        failure = receipt = None
         try:
-            await self._floor.registry.stop(self.session_id)
+            receipt = await self._floor.registry.stop(self.session_id)
         except (StoreUnavailable, KernelError) as exc:
             failure = str(exc)
-        self._acknowledge(message, failure)
+        self._acknowledge(message, failure, receipt)
 
     def _acknowledge(
-        self, message: asks.Unsubscribe | asks.ResetKernel | asks.Stop, failure: str | None = None
+        self,
+        message: asks.Unsubscribe | asks.ResetKernel | asks.Stop | asks.Interrupt,
+        failure: str | None = None,
+        receipt: str | None = None,
     ) -> None:
         self._door.reply(
             says.OperatorAck(
                 session_id=self.session_id,
                 action=message.type,
                 success=failure is None,
-                message=failure,
+                message=receipt if failure is None else failure,
                 request_id=message.request_id,
             )
         )

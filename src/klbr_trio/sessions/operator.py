@@ -13,6 +13,7 @@ from klbr_trio.errors import KernelError, RegistryClosed, StoreError, StoreUnava
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from klbr_trio.kernel import Killed
     from klbr_trio.sessions.entry import SessionEntry
     from klbr_trio.store import Store
 
@@ -38,6 +39,8 @@ class Errand:
 
     _answered: trio.Event = attrs.field(factory=trio.Event)
     _failure: Exception | None = None
+    receipt: str | None = None
+    """What was ended, once it is answered; None if nothing was running."""
 
     def answer(self, failure: Exception | None = None) -> None:
         """Tell whoever waits; the first answer counts."""
@@ -84,8 +87,9 @@ async def stop_session(store: Store, entry: SessionEntry, errand: Errand) -> Non
                 await commit.over.wait()
             if not commit.over.is_set():
                 entry.stop_failed = "its stop could not be stored yet"
-            alive = await _end_everything(entry, answer_at)
-            errand.answer(_stop_failure(commit, alive))
+            ended_all = await _end_everything(entry, answer_at)
+            errand.receipt = ended_all.receipt()
+            errand.answer(_stop_failure(commit, ended_all.alive()))
     finally:
         entry.stopping.remove(ended)
         ended.set()
@@ -121,12 +125,37 @@ def _stop_failure(commit: _StopCommit, alive: tuple[str, ...]) -> Exception | No
     return None
 
 
-async def _end_everything(entry: SessionEntry, until: float) -> tuple[str, ...]:
-    """No runner and no kernel of the session is left; returns what is all the same."""
-    found: set[str] = set()
+@attrs.define(eq=False)
+class _Ended:
+    """What the end of everything came to."""
+
+    left: set[str] = attrs.field(factory=set)
+    processes: int = 0
+    ms: float = 0.0
+
+    def add(self, killed: Killed) -> None:
+        self.left.update(_survivors(killed))
+        self.processes = max(self.processes, killed.processes)
+        self.ms = max(self.ms, killed.ms)
+
+    def alive(self) -> tuple[str, ...]:
+        return tuple(sorted(self.left))
+
+    def receipt(self) -> str | None:
+        if not self.processes:
+            return None
+        left = ", ".join(self.alive()) or "none"
+        return f"{self.processes} processes ended in {self.ms:.0f} ms; survivors: {left}"
+
+
+async def _end_everything(entry: SessionEntry, until: float) -> _Ended:
+    """No runner and no kernel of the session is left; says what is all the same."""
+    ended = _Ended()
 
     async def kill() -> None:
-        found.update(await _kill(entry, STOPPED))
+        killed = await entry.kernels.kill(STOPPED)
+        if killed is not None:
+            ended.add(killed)
 
     with trio.move_on_at(until) as in_time:
         async with trio.open_nursery() as nursery:
@@ -135,13 +164,17 @@ async def _end_everything(entry: SessionEntry, until: float) -> tuple[str, ...]:
         # A runner that was starting a kernel when it was cancelled may have left one.
         await kill()
     if in_time.cancelled_caught:
-        found.update(_alive(entry))
-    return tuple(sorted(found))
+        ended.left.update(_alive(entry))
+    return ended
 
 
 async def _kill(entry: SessionEntry, why: str) -> tuple[str, ...]:
     killed = await entry.kernels.kill(why)
-    return () if killed is None else tuple(f"process {pid}" for pid in killed.survivors)
+    return () if killed is None else _survivors(killed)
+
+
+def _survivors(killed: Killed) -> tuple[str, ...]:
+    return tuple(f"process {pid}" for pid in killed.survivors)
 
 
 def _alive(entry: SessionEntry) -> tuple[str, ...]:

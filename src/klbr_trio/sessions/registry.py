@@ -264,8 +264,11 @@ class SessionRegistry:
 
     # The operator
 
-    async def stop(self, session_id: str) -> None:
+    async def stop(self, session_id: str) -> str | None:
         """The operator's Stop: stopped in one commit, then everything it runs is gone.
+
+        Returns:
+            The receipt: how many processes ended, and how soon; None if none ran.
 
         Raises:
             UnknownSession: No such session was ever made.
@@ -278,7 +281,24 @@ class SessionRegistry:
         Cancellation: the stop goes on.
         """
         entry = self.entry(session_id)
-        await self._carry_out(stop_session, entry, f"stop {session_id}")
+        return await self._carry_out(stop_session, entry, f"stop {session_id}")
+
+    async def interrupt(self, session_id: str) -> bool:
+        """The cell that runs has ended, with its error; kernel, turn and session go on.
+
+        A cell that can't be interrupted is killed with its kernel, after its grace.
+
+        Returns:
+            False if no cell is running.
+
+        Raises:
+            UnknownSession: No such session was ever made.
+
+        Cancellation: the cell ends all the same.
+        """
+        kernel = self.entry(session_id).kernels.kernel
+        await trio.lowlevel.checkpoint()
+        return kernel is not None and await kernel.end_cell("the operator interrupted it")
 
     async def reopen(self, session_id: str, release: Release | None) -> SessionEntry:
         """The operator's Reset: a stopped session is ready again, any other has no kernel.
@@ -301,13 +321,14 @@ class SessionRegistry:
         await self._carry_out(reset_session, entry, f"reset {session_id}")
         return entry
 
-    async def _carry_out(self, order: Order, entry: SessionEntry, name: str) -> None:
+    async def _carry_out(self, order: Order, entry: SessionEntry, name: str) -> str | None:
         """The order is carried out in a task of the registry; whoever gave it may leave."""
         if self.over:
             raise RegistryClosed("the registry has ended; open a new one")
         errand = Errand()
         self._nursery.start_soon(errand.carry_out, order, self.store, entry, name=name)
         await errand.wait()
+        return errand.receipt
 
     # Shutdown
 

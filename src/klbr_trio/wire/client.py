@@ -101,6 +101,13 @@ class Stop:
 
 
 @attrs.frozen(kw_only=True)
+class Interrupt:
+    type: ClassVar[str] = "interrupt"
+    session_id: str
+    request_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class ResetKernel:
     type: ClassVar[str] = "reset_kernel"
     session_id: str
@@ -122,6 +129,7 @@ ClientMessage: TypeAlias = (
     | GetSessionStatus
     | ListSessions
     | Stop
+    | Interrupt
     | ResetKernel
     | Ping
 )
@@ -136,6 +144,7 @@ TYPES: Final[Mapping[str, type[ClientMessage]]] = {
         GetSessionStatus,
         ListSessions,
         Stop,
+        Interrupt,
         ResetKernel,
         Ping,
     )
