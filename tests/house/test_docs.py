@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 SERVER_TYPES = sorted(
-    message.type
+    vars(message)["type"]
     for message in vars(server).values()
     if isinstance(message, type) and message.__module__ == server.__name__
 )
