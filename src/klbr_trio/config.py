@@ -30,3 +30,9 @@ KERNEL_IDLE_SECONDS: Final = 1800.0
 
 LISTEN_HOST: Final = "127.0.0.1"
 LISTEN_PORT: Final = 8765
+
+FIRST_TOKEN_SECONDS: Final = 120.0
+"""How long a model may be silent before its answer."""
+
+STALL_SECONDS: Final = 60.0
+"""How long it may be silent during its answer."""

@@ -7,8 +7,9 @@ import pytest
 from klbr_trio.cli.serving import banner, listen_address, service_settings
 from klbr_trio.cli.settings import TABLE, api_key, resolve
 from klbr_trio.daemon.run import Ready
-from klbr_trio.daemon.settings import DemoProvider, Endpoint
+from klbr_trio.daemon.settings import DemoProvider
 from klbr_trio.errors import ConfigError
+from klbr_trio.models import ModelConfig, ModelsConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,10 +114,14 @@ def model_of(state: Path, flags: dict[str, object], **environ: str) -> object:
     return service_settings(resolve({"state": str(state), **flags}, environ), environ).model
 
 
+def one_model(url: str, name: str) -> ModelsConfig:
+    return ModelsConfig(ModelConfig(url, name))
+
+
 def test_a_model_needs_url_and_name(state: Path) -> None:
     assert model_of(state, {}) is None
     both: dict[str, object] = {"model_url": "http://127.0.0.1:1/v1", "model": "m"}
-    assert model_of(state, both) == Endpoint("http://127.0.0.1:1/v1", "m", None)
+    assert model_of(state, both) == one_model("http://127.0.0.1:1/v1", "m")
     with pytest.raises(ConfigError, match="KLBR_MODEL"):
         model_of(state, {}, OPENAI_BASE_URL="http://127.0.0.1:1/v1")
     with pytest.raises(ConfigError, match="--model-url"):
@@ -127,7 +132,7 @@ def test_our_own_variable_counts_before_that_of_other_programs(state: Path) -> N
     found = model_of(
         state, {"model": "m"}, KLBR_MODEL_URL="http://ours/v1", OPENAI_BASE_URL="http://theirs/v1"
     )
-    assert found == Endpoint("http://ours/v1", "m", None)
+    assert found == one_model("http://ours/v1", "m")
 
 
 def test_the_key_comes_from_a_file_or_the_environment(state: Path, tmp_path: Path) -> None:
@@ -161,8 +166,8 @@ def test_the_demo_never_hides_a_model_that_was_named_as_well(state: Path) -> Non
     in_file(state, 'model = "m"\nmodel_url = "http://h/v1"')
     assert model_of(state, {"provider": "demo"}) == DemoProvider()
     in_file(state, 'provider = "demo"')
-    assert model_of(state, {"model": "m", "model_url": "http://h/v1"}) == Endpoint(
-        "http://h/v1", "m", None
+    assert model_of(state, {"model": "m", "model_url": "http://h/v1"}) == one_model(
+        "http://h/v1", "m"
     )
 
 

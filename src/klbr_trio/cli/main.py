@@ -68,7 +68,8 @@ _CLIENT = _options(
 _SERVICE = _options(
     _option("--listen", metavar="HOST:PORT", meaning="TCP address; port 0 takes a free one."),
     _option("--model-url", metavar="URL", meaning="The model's API base; also OPENAI_BASE_URL."),
-    _option("--model", metavar="NAME", meaning="The model's name."),
+    _option("--model", metavar="NAME", meaning="The model's name, or one of [models]."),
+    _option("--fallbacks", metavar="NAMES", meaning="Of [models], asked while it is unavailable."),
     _option("--api-key-file", metavar="FILE", meaning="The key's file; also OPENAI_API_KEY."),
     _option("--provider", metavar="demo", meaning="The scripted provider instead of a model."),
     _option("--behavior", metavar="DIR", meaning="The behaviour to publish and run."),

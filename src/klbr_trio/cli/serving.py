@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klbr_trio.cli.exits import Exit
+from klbr_trio.cli.models import model_choice
 from klbr_trio.cli.output import tell
-from klbr_trio.cli.settings import API_KEY_VARIABLE, Settings, api_key, here
+from klbr_trio.cli.settings import API_KEY_VARIABLE, Settings, here
 from klbr_trio.daemon.run import Ready, run
 from klbr_trio.daemon.secrecy import forget_variable
 from klbr_trio.daemon.settings import (
-    DemoProvider,
-    Endpoint,
     KernelSettings,
-    ModelChoice,
     ServiceSettings,
 )
 from klbr_trio.errors import ConfigError
@@ -54,12 +52,10 @@ def service_settings(settings: Settings, environ: Mapping[str, str]) -> ServiceS
         state=settings.state,
         host=host,
         port=port,
-        model=_model(settings, environ),
+        model=model_choice(settings, environ),
         behavior=settings.path("behavior"),
         soul=settings.text("soul"),
         drain_seconds=settings.number("drain_seconds"),
-        first_token_seconds=settings.number("first_token_seconds"),
-        stall_seconds=settings.number("stall_seconds"),
         kernels=kernel_settings(settings),
         no_auth=settings.flag("no_auth"),
         log_level=(settings.text("log_level") or "info").upper(),
@@ -116,38 +112,6 @@ def listen_address(text: str) -> tuple[str, int]:
             "or a proxy that does TLS"
         )
     return host, int(number)
-
-
-def _model(settings: Settings, environ: Mapping[str, str]) -> ModelChoice:
-    url, model = settings.found["model_url"], settings.found["model"]
-    if settings.text("provider") == "demo" and _is_demo(settings):
-        return DemoProvider()
-    if url.value is None and model.value is None:
-        return None
-    if model.value is None:
-        raise ConfigError(
-            f"there is a model's URL ({url.source}) and no name; add --model NAME or KLBR_MODEL"
-        )
-    if url.value is None:
-        raise ConfigError(
-            f"there is a model's name ({model.source}) and no URL; add --model-url URL, "
-            "e.g. http://127.0.0.1:11434/v1"
-        )
-    key = api_key(settings, environ).value
-    return Endpoint(str(url.value), str(model.value), None if key is None else str(key))
-
-
-def _is_demo(settings: Settings) -> bool:
-    """Whether the demo provider was named before any model was."""
-    named = [
-        settings.found[name].rank
-        for name in ("model_url", "model")
-        if settings.found[name].source != "OPENAI_BASE_URL"  # meant for other programs, too
-    ]
-    rank = settings.found["provider"].rank
-    if rank in named:
-        raise ConfigError("choose one: --provider demo, or --model-url and --model")
-    return rank < min(named)
 
 
 def _say_nothing(_: object) -> None:

@@ -18,12 +18,13 @@ import attrs
 
 from klbr_trio.config import (
     DRAIN_SECONDS,
+    FIRST_TOKEN_SECONDS,
     KERNEL_IDLE_SECONDS,
     KERNELS,
     LISTEN_HOST,
     LISTEN_PORT,
+    STALL_SECONDS,
 )
-from klbr_trio.daemon.settings import FIRST_TOKEN_SECONDS, STALL_SECONDS
 from klbr_trio.errors import ConfigError
 from klbr_trio.kernel.limits import MIB, Limits
 
@@ -31,6 +32,10 @@ Value: TypeAlias = str | float | bool | Path | None
 
 _HUGE: Final = 2**40
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+OTHERS_URL: Final = "OPENAI_BASE_URL"
+MODELS: Final = "models"
+"""The tables of `klbr.toml` with one model each; read by `klbr_trio.cli.models`."""
+
 FILE_NAME: Final = "klbr.toml"
 _LIMITS: Final = Limits()
 
@@ -86,6 +91,12 @@ def _flag(value: object) -> bool:
     raise ValueError("must be true or false")
 
 
+def _names(value: object) -> str:
+    """Names by commas; in the file also a list."""
+    names = value if isinstance(value, list) else [value]
+    return ",".join(_text(name) for name in names)
+
+
 def _one_of(*names: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if isinstance(value, str) and value.lower() in names:
@@ -127,8 +138,9 @@ TABLE: Final[tuple[Setting, ...]] = (
     Setting(
         "listen", _text, "the TCP address; port 0 takes a free one", f"{LISTEN_HOST}:{LISTEN_PORT}"
     ),
-    Setting("model_url", _text, "the model's API base", also="OPENAI_BASE_URL"),
-    Setting("model", _text, "the name that the provider knows the model by"),
+    Setting("model_url", _text, "the model's API base", also=OTHERS_URL),
+    Setting("model", _text, "the name that the provider knows the model by, or one of [models]"),
+    Setting("fallbacks", _names, "models of [models] to ask while it is unavailable, by commas"),
     Setting("api_key_file", _path, f"a file with the provider's key; also {API_KEY_VARIABLE}"),
     Setting("provider", _one_of("demo"), "demo: the scripted provider instead of a model"),
     Setting("behavior", _path, "the behaviour to publish and run; default: the one that ships"),
@@ -213,9 +225,16 @@ class Found:
 
 @attrs.frozen
 class Settings:
-    """Every setting, resolved."""
+    """Every setting, resolved.
+
+    Attributes:
+        models: The tables of `[models]` by name, as they stand in the file.
+        models_source: That file.
+    """
 
     found: Mapping[str, Found]
+    models: Mapping[str, object] = attrs.field(factory=dict[str, object])
+    models_source: str = ""
 
     def text(self, name: str) -> str | None:
         """A setting that is a text."""
@@ -261,18 +280,20 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings
         ConfigError: A value is wrong, a key is unknown, or the file can't be read.
     """
     named = flags.get("config") or environ.get("KLBR_CONFIG")
-    own = _read(Path(str(named)).expanduser()) if named else {}
+    source = Path(str(named)).expanduser() if named else None
+    own, models = _read(source) if source else ({}, {})
     state = _find(_BY_NAME["state"], flags, environ, own)
     if state.value is None:
         state = Found(_default_state(environ), Rank.DEFAULT, "default")
     assert isinstance(state.value, Path)
     file = own
     if not named and (path := state.value / FILE_NAME).is_file():
-        file = _read(path)
+        source = path
+        file, models = _read(path)
         if "state" in file:
             raise ConfigError(f"{path}: state can't be set in the state folder itself")
     found = {setting.name: _find(setting, flags, environ, file) for setting in TABLE}
-    return Settings({**found, "state": state})
+    return Settings({**found, "state": state}, models, str(source))
 
 
 def _default_state(environ: Mapping[str, str]) -> Path:
@@ -305,22 +326,26 @@ def _parsed(setting: Setting, value: object, rank: Rank, source: str) -> Found:
         raise ConfigError(f"{source}: {exc}, not {str(value)[:80]!r}") from exc
 
 
-def _read(path: Path) -> dict[str, Found]:
-    """What a settings file says."""
+def _read(path: Path) -> tuple[dict[str, Found], Mapping[str, object]]:
+    """What a settings file says, and its models' tables apart."""
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except OSError as exc:
         raise ConfigError(f"{path}: can't be read: {exc.strerror}") from exc
     except ValueError as exc:
         raise ConfigError(f"{path}: is not valid TOML: {exc}") from exc
+    models = content.pop(MODELS, {})
+    if not isinstance(models, dict):
+        raise ConfigError(f"{path}: {MODELS} must be tables: [{MODELS}.NAME]")
     unknown = sorted(set(content) - set(_BY_NAME))
     if unknown:
         known = ", ".join(_BY_NAME)
-        raise ConfigError(f"{path}: {unknown[0]!r} is no setting; these are: {known}")
-    return {
+        raise ConfigError(f"{path}: {unknown[0]!r} is no setting; these are: {known}, {MODELS}")
+    found = {
         name: _parsed(_BY_NAME[name], value, Rank.FILE, f"{path}: {name}")
         for name, value in content.items()
     }
+    return found, models
 
 
 def api_key(settings: Settings, environ: Mapping[str, str]) -> Found:

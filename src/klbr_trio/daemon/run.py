@@ -21,7 +21,7 @@ from klbr_trio.daemon.kernels import describe, kernels, told
 from klbr_trio.daemon.keys import first_keys, follow_files, survive_reload
 from klbr_trio.daemon.logs import start_logging
 from klbr_trio.daemon.secrecy import hide_process
-from klbr_trio.daemon.settings import DemoProvider, Endpoint, ServiceSettings
+from klbr_trio.daemon.settings import DemoProvider, ServiceSettings
 from klbr_trio.daemon.stopping import Stopping
 from klbr_trio.domain.clock import wall_now_ms
 from klbr_trio.errors import KlbrError, sole
@@ -202,22 +202,12 @@ async def _open_model(settings: ServiceSettings) -> AsyncGenerator[LlmClient | N
             yield None
         case DemoProvider():
             async with open_demo_provider() as provider:
-                yield _client(settings, Endpoint(provider.url, DEMO_MODEL, provider.key))
-        case Endpoint() as endpoint:
-            yield _client(settings, endpoint)
+                demo = ModelConfig(provider.url, DEMO_MODEL, provider.key)
+                yield LlmClient(ModelsConfig(demo))
+        case ModelsConfig() as models:
+            yield LlmClient(models)
         case _:
             assert_never(settings.model)
-
-
-def _client(settings: ServiceSettings, endpoint: Endpoint) -> LlmClient:
-    config = ModelConfig(
-        endpoint.url,
-        endpoint.model,
-        endpoint.api_key,
-        first_token_s=settings.first_token_seconds,
-        stall_s=settings.stall_seconds,
-    )
-    return LlmClient(ModelsConfig(config))
 
 
 def _url(host: str, port: int) -> str:

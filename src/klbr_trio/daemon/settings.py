@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -15,9 +15,7 @@ from klbr_trio.config import (
     LISTEN_PORT,
 )
 from klbr_trio.kernel import Level, Limits, Network
-
-FIRST_TOKEN_SECONDS: Final = 120.0
-STALL_SECONDS: Final = 60.0
+from klbr_trio.models import ModelsConfig
 
 
 @attrs.frozen(kw_only=True)
@@ -40,24 +38,11 @@ class KernelSettings:
 
 
 @attrs.frozen
-class Endpoint:
-    """A model behind an OpenAI-compatible endpoint.
-
-    Attributes:
-        api_key: Sent as a bearer token; never shown.
-    """
-
-    url: str
-    model: str
-    api_key: str | None = attrs.field(default=None, repr=False)
-
-
-@attrs.frozen
 class DemoProvider:
     """The scripted provider that runs inside the service; no model at all."""
 
 
-ModelChoice: TypeAlias = Endpoint | DemoProvider | None
+ModelChoice: TypeAlias = ModelsConfig | DemoProvider | None
 
 
 @attrs.frozen(kw_only=True)
@@ -67,12 +52,10 @@ class ServiceSettings:
     Attributes:
         state: The state folder.
         port: 0 takes a free one.
-        model: None: inputs are stored and nothing answers them.
+        model: The default model with its fallbacks; None: inputs are stored and nothing answers them.
         behavior: The behaviour folder to run; None is the one that ships.
         soul: Who the agent is; None: the behaviour's own words.
         drain_seconds: How long running turns may go on at shutdown.
-        first_token_seconds: How long the model may be silent before its answer.
-        stall_seconds: How long it may be silent during its answer.
         kernels: What stands around the kernels, and what they may take.
         no_auth: Whether the token check is off.
         log_level: The least that is logged.
@@ -85,8 +68,6 @@ class ServiceSettings:
     behavior: Path | None = None
     soul: str | None = None
     drain_seconds: float = DRAIN_SECONDS
-    first_token_seconds: float = FIRST_TOKEN_SECONDS
-    stall_seconds: float = STALL_SECONDS
     kernels: KernelSettings = attrs.field(factory=KernelSettings)
     no_auth: bool = False
     log_level: str = "INFO"
