@@ -196,8 +196,23 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     "host", ["0.0.0.0", "[::]", "192.168.1.4", "example.org", "127.evil.com", "2130706433", "127.1"]
 )
 def test_addresses_that_others_can_reach_are_refused(host: str) -> None:
+    settings = resolve({"listen": f"{host}:8765"}, {})
     with pytest.raises(ConfigError, match="not a loopback address"):
-        listen_address(f"{host}:8765")
+        service_settings(settings, {})
+
+
+def test_tls_lets_others_in_but_never_without_a_token() -> None:
+    exposed = {"listen": "0.0.0.0:8765", "tls_cert": "c.pem", "tls_key": "k.pem"}
+    found = service_settings(resolve({**exposed, "names": "a.example, b-1"}, {}), {})
+    assert (found.host, found.names) == ("0.0.0.0", ("a.example", "b-1"))
+    with pytest.raises(ConfigError, match="no_auth"):
+        service_settings(resolve({**exposed, "no_auth": True}, {}), {})
+
+
+@pytest.mark.parametrize("name", ["https://a", "a:1", "a b", "-a", "a.", "ä", "*"])
+def test_names_are_host_names_alone(name: str) -> None:
+    with pytest.raises(ConfigError, match="no host name"):
+        service_settings(resolve({"names": f"fine.example,{name}"}, {}), {})
 
 
 def test_the_banner_says_loudly_that_a_script_answers(tmp_path: Path) -> None:

@@ -92,6 +92,9 @@ _SERVICE = _options(
     _option("--kernel-idle-seconds", metavar="S", meaning="When an idle kernel is let go."),
     _option("--kernels", metavar="N", meaning="Kernels that live at the same time."),
     _option("--no-auth", is_flag=True, meaning="No token; loopback only."),
+    _option("--tls-cert", metavar="FILE", meaning="Certificate chain; needed beyond loopback."),
+    _option("--tls-key", metavar="FILE", meaning="Its key, a file of this user alone."),
+    _option("--names", metavar="NAMES", meaning="Host names that clients may use, by commas."),
     _option("--log-level", metavar="LEVEL", meaning="debug, info, warning or error."),
 )
 _SESSION = click.argument("session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ from klbr_trio.cli.exits import Exit
 from klbr_trio.cli.models import model_choice
 from klbr_trio.cli.output import tell
 from klbr_trio.cli.settings import API_KEY_VARIABLE, Settings, here
+from klbr_trio.daemon.exposure import check_exposure
 from klbr_trio.daemon.run import Ready, run
 from klbr_trio.daemon.secrecy import forget_variable
 from klbr_trio.daemon.settings import (
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HIGHEST_PORT: Final = 65_535
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def serve(flags: Mapping[str, object]) -> Exit:
@@ -48,7 +51,7 @@ def service_settings(settings: Settings, environ: Mapping[str, str]) -> ServiceS
         ConfigError: Two settings don't go together, or one can't be.
     """
     host, port = listen_address(settings.text("listen") or "")
-    return ServiceSettings(
+    found = ServiceSettings(
         state=settings.state,
         host=host,
         port=port,
@@ -58,8 +61,13 @@ def service_settings(settings: Settings, environ: Mapping[str, str]) -> ServiceS
         drain_seconds=settings.number("drain_seconds"),
         kernels=kernel_settings(settings),
         no_auth=settings.flag("no_auth"),
+        tls_cert=settings.path("tls_cert"),
+        tls_key=settings.path("tls_key"),
+        names=names(settings.text("names")),
         log_level=(settings.text("log_level") or "info").upper(),
     )
+    check_exposure(found)
+    return found
 
 
 def kernel_settings(settings: Settings) -> KernelSettings:
@@ -90,10 +98,10 @@ def kernel_settings(settings: Settings) -> KernelSettings:
 
 
 def listen_address(text: str) -> tuple[str, int]:
-    """The address to bind, which is one of this machine's loopback.
+    """The address to bind; whether it may be bound is said elsewhere.
 
     Raises:
-        ConfigError: It is no address, or one that others can reach.
+        ConfigError: It is no numeric address with a port.
     """
     host, _, number = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
@@ -102,16 +110,25 @@ def listen_address(text: str) -> tuple[str, int]:
     # One name, one socket: localhost may stand for two addresses with two free ports.
     host = "127.0.0.1" if host == "localhost" else host
     try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
+        return str(ipaddress.ip_address(host)), int(number)
     except ValueError:
-        is_loopback = False
-    if not is_loopback:
         raise ConfigError(
-            f"listen: {host} is not a loopback address, and the service would speak unencrypted "
-            "to everybody who can reach it; listen on 127.0.0.1 and come in over an SSH tunnel "
-            "or a proxy that does TLS"
-        )
-    return host, int(number)
+            f"listen: {host} is not a loopback address, nor any other numeric one; say which "
+            "address is meant, e.g. 127.0.0.1"
+        ) from None
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """The names that the service goes by, from a list with commas.
+
+    Raises:
+        ConfigError: One is no host name.
+    """
+    found = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    for name in found:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"names: {name[:80]!r} is no host name; leave out schemes and ports")
+    return found
 
 
 def _say_nothing(_: object) -> None:
@@ -137,6 +154,7 @@ def banner(ready: Ready) -> list[str]:
         f"model    {model}",
         f"release  {ready.release[:12]}",
         f"sandbox  {ready.kernels}",
+        *([] if ready.exposure is None else [ready.exposure]),
         "talk to it with: klbr send SESSION TEXT; stop it with Ctrl-C",
     ]
 

@@ -193,6 +193,9 @@ TABLE: Final[tuple[Setting, ...]] = (
     ),
     Setting("kernels", _number, "kernels that live at the same time", KERNELS),
     Setting("no_auth", _flag, "no token, on loopback only", default=False),
+    Setting("tls_cert", _path, "the certificate chain for TLS; needed beyond loopback"),
+    Setting("tls_key", _path, "its key, a file of this user alone"),
+    Setting("names", _text, "host names that clients may use, by commas, besides the addresses"),
     Setting(
         "log_level",
         _one_of("debug", "info", "warning", "error"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import ipaddress
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,6 +17,8 @@ import trio
 
 from klbr_trio.daemon.announcement import Announcement, announced
 from klbr_trio.daemon.demo.provider import MODEL as DEMO_MODEL, open_demo_provider
+from klbr_trio.daemon.descriptors import take_descriptors
+from klbr_trio.daemon.exposure import check_exposure, exposure, tls_context
 from klbr_trio.daemon.folder import StateFolder, prepare
 from klbr_trio.daemon.kernels import describe, kernels, told
 from klbr_trio.daemon.keys import first_keys, follow_files, survive_reload
@@ -46,6 +49,7 @@ class Ready:
         release: The digest that it runs.
         kernels: What stands around the kernels, in words.
         sandboxed: Whether anything does.
+        exposure: What other machines can do with it, in words, if they reach it.
     """
 
     url: str
@@ -55,6 +59,7 @@ class Ready:
     release: str
     kernels: str = "none"
     sandboxed: bool = False
+    exposure: str | None = None
 
 
 def run(
@@ -80,6 +85,7 @@ def run(
     survive_reload()
     hide_process()
     start_logging(settings.log_level)
+    take_descriptors()
     service = _Service(settings, stopping, on_ready, on_commit)
     try:
         trio.run(_watched, service, tell)
@@ -107,6 +113,8 @@ class _Service:
     async def run(self) -> None:
         """Open everything, from the bottom up, and serve until asked to stop."""
         settings = self.settings
+        check_exposure(settings)
+        tls = tls_context(settings)
         folder = prepare(settings.state)
         async with Store.open(
             folder.database, lock_path=folder.lock, on_commit=self.on_commit
@@ -126,6 +134,8 @@ class _Service:
                         soul=settings.soul,
                         auth=keys,
                         drain_seconds=settings.drain_seconds,
+                        tls=tls,
+                        names=settings.names,
                     )
                     ready = partial(
                         Ready,
@@ -135,6 +145,7 @@ class _Service:
                         release=release.digest,
                         kernels=describe(config),
                         sandboxed=config.sandbox.level is not Level.NONE and config.refusal is None,
+                        exposure=exposure(settings),
                     )
                     async with trio.open_nursery() as nursery:
                         if keys is not None:
@@ -157,7 +168,10 @@ class _Service:
                 )
                 async with trio.open_nursery() as announcing:
                     announcing.start_soon(
-                        self._announce, folder, registry.recovered, ready(url=_url(*address))
+                        self._announce,
+                        folder,
+                        registry.recovered,
+                        ready(url=_url(*address, tls=self.settings.tls_cert is not None)),
                     )
                     await self.stopping.asked.wait()
                     # Who looks for a service must not find one that is going.
@@ -188,6 +202,8 @@ def _log_ready(ready: Ready) -> None:
     _LOG.info("ready", extra=extra)
     told_level = logging.INFO if ready.sandboxed else logging.WARNING
     _LOG.log(told_level, "sandbox: %s", ready.kernels, extra={"action": "sandbox"})
+    if ready.exposure is not None:
+        _LOG.warning(ready.exposure, extra={"action": "exposed"})
     if ready.is_demo:
         _LOG.warning("DEMO: a script answers, no language model")
     elif ready.model is None:
@@ -210,5 +226,8 @@ async def _open_model(settings: ServiceSettings) -> AsyncGenerator[LlmClient | N
             assert_never(settings.model)
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(host: str, port: int, *, tls: bool) -> str:
+    # A wildcard is no address that a client could name.
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

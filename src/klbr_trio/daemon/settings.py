@@ -58,6 +58,8 @@ class ServiceSettings:
         drain_seconds: How long running turns may go on at shutdown.
         kernels: What stands around the kernels, and what they may take.
         no_auth: Whether the token check is off.
+        tls_cert: The certificate chain that the TCP address is served with; with `tls_key`.
+        names: Names by which clients on other machines know this one.
         log_level: The least that is logged.
     """
 
@@ -70,4 +72,7 @@ class ServiceSettings:
     drain_seconds: float = DRAIN_SECONDS
     kernels: KernelSettings = attrs.field(factory=KernelSettings)
     no_auth: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    names: tuple[str, ...] = ()
     log_level: str = "INFO"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -16,7 +18,7 @@ from klbr_trio.service.client import serve_client
 from klbr_trio.service.faults import first_of
 from klbr_trio.service.floor import Shared
 from klbr_trio.service.metrics import metrics
-from klbr_trio.service.port.accept import Port, serve_port
+from klbr_trio.service.port.accept import Port, serve_encrypted_port, serve_port
 from klbr_trio.service.port.connection import Connection
 from klbr_trio.service.port.gate import Policy, bound_hosts, own_origins
 from klbr_trio.service.port.reply import Response
@@ -57,6 +59,8 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
     auth: str | Sequence[str] | KeyRing | None = None,
     drain_seconds: float = 0,
     extra_listeners: Sequence[trio.SocketListener] = (),
+    tls: ssl.SSLContext | None = None,
+    names: Sequence[str] = (),
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """The service answers on `host` and `port` until it is cancelled or shut down.
@@ -77,6 +81,9 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
             tokens may be replaced while it serves; None skips the token check, and no other.
         drain_seconds: How long running turns may go on once it is cancelled.
         extra_listeners: Further sockets to serve, e.g. a unix socket; closed at the end.
+        tls: How `host` and `port` are encrypted; the extra listeners never are.
+        names: Names, without a port, by which clients know this machine besides the
+            addresses that are bound; a request under any other is refused.
         task_status: Given the bound host and port.
 
     Raises:
@@ -90,13 +97,14 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
         address: tuple[str, int] = tcp[0].socket.getsockname()[:2]
         shared = Shared(registry, llm is not None, Records(registry.store))
         keys = KeyRing.of(auth)
-        service = _Service(registry, shared, _port(tcp, keys.tokens), keys)
+        served = _port(tcp, keys.tokens, names=names, tls=tls is not None)
+        service = _Service(registry, shared, served, keys, tls)
         stack.enter_context(registry.store.count(shared.figures.written))
         await registry.start_service_task(ServiceTaskGroup.DRIVER, drive, registry, agent)
         try:
             await registry.start_service_task(ServiceTaskGroup.RECOVERY, recover, registry)
             await registry.start_service_task(
-                ServiceTaskGroup.CLIENT, service.run, [*tcp, *extra_listeners]
+                ServiceTaskGroup.CLIENT, service.run, tcp, extra_listeners
             )
             await service.listening.wait()
             task_status.started(address)
@@ -126,12 +134,15 @@ async def _bound(
         yield bound
 
 
-def _port(listeners: Sequence[trio.SocketListener], tokens: Tokens) -> Port:
-    hosts = bound_hosts(listener.socket.getsockname()[:2] for listener in listeners)
+def _port(
+    listeners: Sequence[trio.SocketListener], tokens: Tokens, *, names: Sequence[str], tls: bool
+) -> Port:
+    addresses = [listener.socket.getsockname()[:2] for listener in listeners]
+    hosts = bound_hosts(addresses, names=names, tls=tls)
     return Port(
         policy=Policy(
             hosts=hosts,
-            origins=own_origins(hosts),
+            origins=own_origins(hosts, tls=tls),
             tokens=tokens.full,
             read_tokens=tokens.read_only,
         )
@@ -159,10 +170,13 @@ class _Service:
     _shared: Shared
     _port: Port
     _keys: KeyRing
+    _tls: ssl.SSLContext | None
     listening: trio.Event = attrs.field(factory=trio.Event, init=False)
     _connections: WeakSet[Connection] = attrs.field(factory=WeakSet, init=False)
 
-    async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
+    async def run(
+        self, tcp: Sequence[trio.SocketListener], extra: Sequence[trio.SocketListener]
+    ) -> None:
         """Accept and serve connections; asked to leave, clients hear the last words first.
 
         Raises:
@@ -177,7 +191,7 @@ class _Service:
                     service.start_soon(self._follow_keys)
                     async with trio.open_nursery() as handlers:
                         async with trio.open_nursery() as accepting:
-                            await accepting.start(self._listen, listeners, handlers)
+                            await self._listen(tcp, extra, accepting, service, handlers)
                             self.listening.set()
                             await leave.wait()
                             # The handlers' nursery takes nobody any more once it is left.
@@ -191,18 +205,38 @@ class _Service:
 
     async def _listen(
         self,
-        listeners: Sequence[trio.SocketListener],
+        tcp: Sequence[trio.SocketListener],
+        extra: Sequence[trio.SocketListener],
+        accepting: trio.Nursery,
+        relays: trio.Nursery,
         handlers: trio.Nursery,
-        task_status: trio.TaskStatus[list[trio.SocketListener]],
     ) -> None:
-        await serve_port(
-            listeners,
-            handler_nursery=handlers,
-            port=self._port,
-            on_socket=self._serve,
-            on_http=self._answer,
-            task_status=task_status,
-        )
+        """Everything is accepted in tasks of `accepting` when this returns."""
+        plain = [*tcp, *extra] if self._tls is None else list(extra)
+        if plain:
+            await accepting.start(
+                partial(
+                    serve_port,
+                    plain,
+                    handler_nursery=handlers,
+                    port=self._port,
+                    on_socket=self._serve,
+                    on_http=self._answer,
+                )
+            )
+        if self._tls is not None:
+            await accepting.start(
+                partial(
+                    serve_encrypted_port,
+                    tcp,
+                    context=self._tls,
+                    relay_nursery=relays,
+                    handler_nursery=handlers,
+                    port=self._port,
+                    on_socket=self._serve,
+                    on_http=self._answer,
+                )
+            )
 
     async def _last_words(self) -> None:
         with trio.move_on_after(LAST_WORDS_S):

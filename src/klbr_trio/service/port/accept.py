@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 import trio
@@ -25,6 +25,10 @@ from klbr_trio.service.port.limits import PortLimits
 from klbr_trio.service.port.lobby import Lobby
 from klbr_trio.service.port.peer import Peer, peer_of
 from klbr_trio.service.port.reply import Response
+from klbr_trio.service.port.tls import serve_tls
+
+if TYPE_CHECKING:
+    import ssl
 
 UNAUTHORISED: Final = 4401
 INTERNAL: Final = 1011
@@ -79,6 +83,7 @@ class Port:
         sockets: How many of them are open WebSockets.
         lobby: Those whose request is not complete.
         guesses: The wrong tokens of late.
+        ids: What the next connections are called in the log.
     """
 
     policy: Policy
@@ -88,6 +93,7 @@ class Port:
     sockets: int = attrs.field(default=0, init=False)
     lobby: Lobby = attrs.field(default=attrs.Factory(_lobby, takes_self=True), init=False)
     guesses: Guesses = attrs.field(factory=Guesses, init=False)
+    ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _guests: dict[trio.CancelScope, Upgrade] = attrs.field(factory=dict, init=False)
 
     @property
@@ -150,6 +156,38 @@ async def serve_port(
     )
 
 
+async def serve_encrypted_port(  # noqa: PLR0913 - a port's parts, and what TLS adds to them
+    listeners: Sequence[trio.SocketListener],
+    *,
+    context: ssl.SSLContext,
+    relay_nursery: trio.Nursery,
+    handler_nursery: trio.Nursery,
+    port: Port,
+    on_socket: OnSocket,
+    on_http: OnHttp,
+    task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """As `serve_port`, behind TLS; `relay_nursery` has to outlive `handler_nursery`."""
+    desk = _Desk(port, on_socket, on_http)
+
+    def hand_over(stream: trio.SocketStream, peer: Peer, served: trio.Event) -> None:
+        if handler_nursery.cancel_scope.cancel_called:
+            # A handshake that ended after the port did: nobody is there to serve it.
+            stream.socket.close()
+            served.set()
+        else:
+            handler_nursery.start_soon(desk.serve_decrypted, stream, peer, served)
+
+    await serve_tls(
+        listeners,
+        context,
+        relay_nursery=relay_nursery,
+        port=port,
+        hand_over=hand_over,
+        task_status=task_status,
+    )
+
+
 @attrs.define(eq=False)
 class _Desk:
     """Serves one connection after another; each in a task of its own."""
@@ -157,17 +195,29 @@ class _Desk:
     _port: Port
     _on_socket: OnSocket
     _on_http: OnHttp
-    _ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection to its end. Only a cancel comes out of here."""
+        await self._serve(stream, lambda: peer_of(stream))
+
+    async def serve_decrypted(
+        self, stream: trio.SocketStream, peer: Peer, served: trio.Event
+    ) -> None:
+        """As `serve`, for the plain half of a connection whose other half `peer` has."""
+        try:
+            await self._serve(stream, lambda: peer)
+        finally:
+            stream.socket.close()
+            served.set()
+
+    async def _serve(self, stream: trio.SocketStream, find_peer: Callable[[], Peer | None]) -> None:
         port = self._port
         if port.connections >= port.most_connections:
             return
-        connection_id = next(self._ids)
+        connection_id = next(port.ids)
         port.connections += 1
         try:
-            await self._answer(stream, connection_id)
+            await self._answer(stream, find_peer(), connection_id)
         except* _GOODBYES:
             logger.debug("connection %d has gone", connection_id)
         except* Exception:
@@ -175,8 +225,9 @@ class _Desk:
         finally:
             port.connections -= 1
 
-    async def _answer(self, stream: trio.SocketStream, connection_id: int) -> None:
-        peer = peer_of(stream)
+    async def _answer(
+        self, stream: trio.SocketStream, peer: Peer | None, connection_id: int
+    ) -> None:
         if peer is None:
             logger.warning("connection %d comes from another user, closed", connection_id)
             return

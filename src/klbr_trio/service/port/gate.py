@@ -29,6 +29,7 @@ _WITH_TOKEN: Final = "klbr.token."  # noqa: S105
 SOCKET_PATH: Final = "/"
 _ONLY_WEBSOCKET: Final = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
 HTTP_PORT: Final = 80  # the one port that a client leaves out of Host
+HTTPS_PORT: Final = 443  # … and that with TLS
 
 
 def _no_empty_token(_policy: object, _field: object, tokens: tuple[str, ...] | None) -> None:
@@ -126,27 +127,31 @@ def loopback_hosts(port: int) -> frozenset[str]:
     return frozenset(_at_port(name, port) for name in ("127.0.0.1", "localhost", "[::1]"))
 
 
-def bound_hosts(addresses: Iterable[tuple[str, int]]) -> frozenset[str]:
+def bound_hosts(
+    addresses: Iterable[tuple[str, int]], *, names: Iterable[str] = (), tls: bool = False
+) -> frozenset[str]:
     """The `Host` values for the numeric `addresses` that listeners are bound to.
 
-    A wildcard address is nobody's name and adds none of its own.
+    A wildcard address is nobody's name and adds none of its own; `names` are those by
+    which others know this machine.
     """
     hosts: set[str] = set()
     for address, port in addresses:
-        hosts |= loopback_hosts(port)
+        found = {"127.0.0.1", "localhost", "[::1]", *names}
         ip = ipaddress.ip_address(address)
         if not ip.is_unspecified:
-            hosts.add(_at_port(f"[{ip}]" if ip.version == 6 else str(ip), port))
+            found.add(f"[{ip}]" if ip.version == 6 else str(ip))
+        hosts |= {_at_port(name, port, HTTPS_PORT if tls else HTTP_PORT) for name in found}
     return frozenset(hosts)
 
 
-def own_origins(hosts: Iterable[str]) -> frozenset[str]:
+def own_origins(hosts: Iterable[str], *, tls: bool = False) -> frozenset[str]:
     """The origins of pages that the service itself serves under `hosts`."""
-    return frozenset(f"http://{host}" for host in hosts)
+    return frozenset(f"{'https' if tls else 'http'}://{host}" for host in hosts)
 
 
-def _at_port(name: str, port: int) -> str:
-    return name if port == HTTP_PORT else f"{name}:{port}"
+def _at_port(name: str, port: int, implied: int = HTTP_PORT) -> str:
+    return name if port == implied else f"{name}:{port}"
 
 
 def _refuse(status: int, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Refuse:
