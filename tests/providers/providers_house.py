@@ -159,24 +159,34 @@ async def _hear(
             return
 
 
-def behavior(folder: Path, *, nudge: bool = True) -> Path:
+def behavior(folder: Path, model: str) -> Path:
     """A behaviour that says little and leaves words as they are."""
     folder.mkdir(exist_ok=True)
-    (folder / "behavior.toml").write_text(f'name = "plain"\nnudge = {str(nudge).lower()}\n')
+    (folder / "behavior.toml").write_text(f'name = "plain"\nmodel = "{model}"\n')
     (folder / "prompt.md").write_text("Act by calling your tool.\n")
     return folder
 
 
-def config(url: str, api_key: str | None = None, **settings: Any) -> ModelConfig:
+def config(
+    url: str, api_key: str | None = None, *, model: str = "a-model", **settings: Any
+) -> ModelConfig:
     """A model whose patience suits tests, not people."""
     times = {"first_token_s": 20.0, "stall_s": 20.0, "total_s": 40.0}
-    return ModelConfig(url, "a-model", api_key, **{**times, **settings})
+    return ModelConfig(url, model, api_key, **{**times, **settings})
 
 
 @asynccontextmanager
-async def open_house(folder: Path, models: ModelsConfig) -> AsyncGenerator[House]:
-    """The service over a store in `folder`; sound when the block is left."""
-    release = Release.publish(behavior(folder / "behavior"), folder / "releases")
+async def open_house(
+    folder: Path, models: ModelsConfig, *, model: str = ""
+) -> AsyncGenerator[House]:
+    """The service over a store in `folder`; sound when the block is left.
+
+    Args:
+        folder: Everything of it.
+        models: What it may ask.
+        model: Which of them its behaviour wants.
+    """
+    release = Release.publish(behavior(folder / "behavior", model), folder / "releases")
     async with (
         Store.open(folder / "klbr.sqlite") as store,
         SessionRegistry.open(store, WorkerConfig.source_tree(ROOT)) as registry,

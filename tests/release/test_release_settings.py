@@ -20,6 +20,7 @@ _ALL = """
 name = "ada"
 soul = '''You are
 Ada.'''
+model = " big "
 plain_text = "speak"
 nudge = false
 [turn]
@@ -44,6 +45,7 @@ def test_every_key_is_read() -> None:
     assert read == BehaviorSettings(
         name="ada",
         soul="You are\nAda.",
+        model="big",
         plain_text=PlainText.SPEAK,
         nudge=False,
         turn=TurnSettings(steps=3, seconds=1.5, tokens=1000),

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from klbr_trio import config as limits
-from klbr_trio.cli.exits import Exit, Problem
-from klbr_trio.cli.serving import kernel_settings
+from klbr_trio.cli.exits import Exit
 from klbr_trio.cli.settings import TABLE, api_key, here
-from klbr_trio.daemon.kernels import kernels
 from klbr_trio.domain.text import TEXT_BYTES
 from klbr_trio.wire.client import PAGE_MAX
 
@@ -31,35 +29,12 @@ def show_config(*, output: Output, flags: Mapping[str, object]) -> Exit:
         rows[setting.name] = {"value": _shown(setting.name, found), "source": found.source}
     key = api_key(settings, os.environ)
     rows["api_key"] = {"value": None if key.value is None else "(set)", "source": key.source}
+    for name, table in settings.models.items():
+        rows[f"models.{name}"] = {"value": _model(table), "source": settings.models_source}
     fixed = _limits()
     lines = [f"{name:<25} {_text(row['value'])}   [{row['source']}]" for name, row in rows.items()]
     lines += [f"{name:<25} {number}   [fixed]" for name, number in fixed.items()]
     output.fact({"settings": rows, "limits": fixed}, "\n".join(lines))
-    return Exit.DONE
-
-
-def doctor(*, output: Output, flags: Mapping[str, object]) -> Exit:
-    """Say what stands around kernels on this machine, and what would have to be done for more."""
-    config = kernels(kernel_settings(here(flags)))
-    found = config.sandbox
-    values = {
-        "sandbox": found.level.value,
-        "reasons": list(found.reasons),
-        "bwrap": None if found.bwrap is None else str(found.bwrap),
-        "python": str(config.python),
-        "least": config.least.value,
-        "network": config.network.value,
-        "refusal": config.refusal,
-    }
-    lines = [
-        f"sandbox  {found.level.value} (at least {config.least.value} is wanted)",
-        *(f"         {reason}" for reason in found.reasons),
-        f"network  {config.network.value}",
-        f"python   {config.python}",
-    ]
-    output.fact(values, "\n".join(lines))
-    if config.refusal is not None:
-        raise Problem(Exit.CHECK_FAILED, config.refusal)
     return Exit.DONE
 
 
@@ -70,6 +45,12 @@ def _shown(name: str, found: Found) -> object:
     if name == "model_url" and isinstance(found.value, str):
         return _without_password(found.value)
     return found.value
+
+
+def _model(table: object) -> str:
+    """A model's table in a few words; nothing of it is checked here."""
+    fields = table if isinstance(table, dict) else {}
+    return f"{fields.get('model')} at {_without_password(str(fields.get('url')))}"
 
 
 def _without_password(url: str) -> str:

@@ -247,8 +247,8 @@ def demo(behavior: str | None, **flags: Any) -> Exit:  # noqa: ANN401
 @_SERVICE
 @_STATE
 def doctor(**flags: Any) -> Exit:  # noqa: ANN401
-    """Find out what this machine has for kernels, by starting one."""
-    from klbr_trio.cli.looking import doctor as run
+    """Find out what this machine has for kernels, and ask each model a short question."""
+    from klbr_trio.cli.doctor import doctor as run
 
     return run(output=_output(flags), flags=flags)
 

@@ -104,6 +104,8 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
         f"events    {found['head_seq']}",
         f"pending   {found['pending']}",
     ]
+    if usage := found.get("usage"):
+        lines.append(f"usage     {_usage(usage)}")
     for name, label in (
         ("attempt_id", "attempt"),
         ("fold_seq", "folded to"),
@@ -112,6 +114,15 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
         if found.get(name) is not None:
             lines.append(f"{label:<10}{found[name]}")
     return lines
+
+
+def _usage(usage: Mapping[str, float]) -> str:
+    """What the session's replies cost together; a price only where a model has one."""
+    cost = f", ${usage['cost']:.4f}" if "cost" in usage else ""
+    return (
+        f"{usage.get('prompt_tokens', 0):,} tokens read, "
+        f"{usage.get('completion_tokens', 0):,} written{cost}"
+    )
 
 
 def stop(session: str, *, output: Output, flags: Mapping[str, object]) -> Exit:

@@ -122,7 +122,9 @@ class _Service:
             keys = None if settings.no_auth else first_keys(folder)
             release = Release.publish(settings.behavior or default_behavior(), folder.releases)
             config = kernels(settings.kernels, workspaces=folder.workspaces)
-            async with _open_model(settings) as llm:
+            if isinstance(settings.model, ModelsConfig):
+                settings.model.chain(release.settings.model)  # or it is no service at all
+            async with _open_model(settings, release.settings.model) as llm:
                 async with SessionRegistry.open(store, config) as registry:
                     serve = partial(
                         serve_listener,
@@ -211,7 +213,7 @@ def _log_ready(ready: Ready) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _open_model(settings: ServiceSettings) -> AsyncGenerator[LlmClient | None]:
+async def _open_model(settings: ServiceSettings, wanted: str) -> AsyncGenerator[LlmClient | None]:
     """The client of the model that was chosen; None for no model."""
     match settings.model:
         case None:
@@ -219,7 +221,7 @@ async def _open_model(settings: ServiceSettings) -> AsyncGenerator[LlmClient | N
         case DemoProvider():
             async with open_demo_provider() as provider:
                 demo = ModelConfig(provider.url, DEMO_MODEL, provider.key)
-                yield LlmClient(ModelsConfig(demo))
+                yield LlmClient(ModelsConfig(demo, named={wanted: demo}))
         case ModelsConfig() as models:
             yield LlmClient(models)
         case _:

@@ -21,6 +21,7 @@ from klbr_trio.models.messages import (
     User,
 )
 from klbr_trio.models.reply import Lane, Reply, ToolCall
+from klbr_trio.models.request.address import public_url
 
 __all__ = [
     "Assistant",
@@ -38,4 +39,5 @@ __all__ = [
     "ToolResult",
     "User",
     "examine",
+    "public_url",
 ]

@@ -128,6 +128,10 @@ class ModelsConfig:
     named: Mapping[str, ModelConfig] = attrs.field(factory=_no_models, kw_only=True)
     fallbacks: tuple[ModelConfig, ...] = attrs.field(default=(), kw_only=True)
 
+    def named_or_default(self, name: str) -> ModelConfig:
+        """The model of that name; the default for an empty or unknown one."""
+        return self.named.get(name, self.llm)
+
     def chain(self, name: str) -> tuple[ModelConfig, ...]:
         """The models to try in order for a request that asks for `name`; empty is the default.
 

@@ -8,6 +8,7 @@ misspelt limit must not silently be no limit.
 | --- | --- | --- |
 | `name` | what this behaviour is called | `"agent"` |
 | `soul` | who the agent is, unless the operator says otherwise | `""` |
+| `model` | which of the operator's named models answers; empty: the default | `""` |
 | `plain_text` | what becomes of a reply without a call: `"keep"` it in the scratchpad or `"speak"` it | `"keep"` |
 | `nudge` | whether a turn that would end with nothing ever said to an input is asked once more | `true` |
 | `turn.steps` | model replies a turn | 24 |
@@ -79,6 +80,8 @@ class BehaviorSettings:
     name: str = "agent"
     soul: str = ""
     """Who the agent is, given to the model unless the operator gives another."""
+    model: str = ""
+    """Which of the operator's named models answers; empty: the default."""
     plain_text: PlainText = PlainText.KEEP
     nudge: bool = True
     turn: TurnSettings = TurnSettings()
@@ -103,6 +106,7 @@ def parse_settings(text: str, *, path: str) -> BehaviorSettings:
     settings = BehaviorSettings(
         name=root.line("name", default=plain.name),
         soul=root.text("soul", default=plain.soul),
+        model=root.text("model", default=plain.model).strip(),
         plain_text=root.choice("plain_text", default=plain.plain_text),
         nudge=root.flag("nudge", default=plain.nudge),
         turn=_turn(root.table("turn")),

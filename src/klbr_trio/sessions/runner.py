@@ -137,7 +137,7 @@ async def _claim(
             entry.session_id,
             attempt_id=attempt_id,
             release=agent.release.digest,
-            model=agent.llm.name,
+            model=agent.llm.models.named_or_default(agent.release.settings.model).model,
         )
     except StoreUnavailable as exc:
         _LOG.error("no turn of %s could begin: %s", entry.session_id, exc)

@@ -15,7 +15,7 @@ from klbr_trio.domain.events import CellRequested, LocalSent
 from klbr_trio.domain.text import cut
 from klbr_trio.domain.usage import add
 from klbr_trio.domain.work import InputReady
-from klbr_trio.errors import ContextTooLong, KernelStartFailed, ModelError
+from klbr_trio.errors import ConfigError, ContextTooLong, KernelStartFailed, ModelError
 from klbr_trio.models import ModelRequest
 from klbr_trio.release import PlainText
 from klbr_trio.sessions.cells import Cells, Speech
@@ -118,11 +118,16 @@ class TurnRun:
 
     # Asking
 
+    @property
+    def _model(self) -> str:
+        """The name of the model that the release asks for; empty for the default."""
+        return self.means.release.settings.model
+
     def _budget(self) -> int:
         """How long a prompt may be: as the model's context allows, or as it has turned out."""
         if (known := self.means.entry.budget_chars) is not None:
             return known
-        tokens = self.means.llm.models.llm.context_tokens
+        tokens = self.means.llm.models.named_or_default(self._model).context_tokens
         if tokens is None:
             return BUDGET_CHARS
         return max(MIN_BUDGET_CHARS, tokens * CHARS_PER_TOKEN * 3 // 4)
@@ -148,7 +153,7 @@ class TurnRun:
 
     async def _complete(self, messages: tuple[Message, ...]) -> Reply:
         means = self.means
-        request = ModelRequest(messages, session_id=self.turn.session_id)
+        request = ModelRequest(messages, session_id=self.turn.session_id, model=self._model)
         with trio.move_on_at(self._ends_at) as scope:
             try:
                 return await means.llm.complete(
@@ -158,6 +163,9 @@ class TurnRun:
                 )
             except ContextTooLong:
                 raise
+            except ConfigError as exc:
+                failure = Failure("provider_refused", f"{exc}; behavior.toml", retryable=False)
+                raise TurnFailed(failure) from exc
             except ModelError as exc:
                 raise TurnFailed(Failure(exc.code, str(exc), retryable=exc.retryable)) from exc
         assert scope.cancelled_caught
