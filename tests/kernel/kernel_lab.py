@@ -49,6 +49,7 @@ class Lab:
 
     kernel: Kernel
     workspace: Path
+    config: WorkerConfig
     calls: list[tuple[str, Mapping[str, object]]] = attrs.field(factory=list)
     live: list[str] = attrs.field(factory=list)
     answers: dict[str, Exception] = attrs.field(factory=dict)
@@ -107,6 +108,10 @@ def mark_of(pid: int) -> int:
     raise AssertionError(f"process {pid} carries no mark")
 
 
+def environment_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/environ").read_text()
+
+
 def make_spec(folder: Path, files: Mapping[str, str] | None = None) -> KernelSpec:
     """A release with `files` in it, and a workspace beside it that does not exist yet."""
     release = folder / "release"
@@ -121,7 +126,7 @@ def make_spec(folder: Path, files: Mapping[str, str] | None = None) -> KernelSpe
 async def open_lab(spec: KernelSpec, config: WorkerConfig = CONFIG) -> AsyncGenerator[Lab]:
     async with trio.open_nursery() as nursery:
         kernel: Kernel = await nursery.start(run_kernel_in, config, spec)
-        lab = Lab(kernel, spec.workspace)
+        lab = Lab(kernel, spec.workspace, config)
         yield lab
         nursery.cancel_scope.cancel()
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_lab import (
     CONFIG,
     LEVEL,
+    environment_of,
     lab_fixture,  # noqa: F401  # pytest finds it here
     make_spec,
     open_lab,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
     from kernel_lab import Lab
 
@@ -223,10 +225,6 @@ async def test_a_cell_runs_in_its_private_workspace(lab: Lab) -> None:
     await lab.value("open('here', 'w').close()")
     assert "here" in [path.name for path in lab.workspace.glob("*")]
     assert lab.workspace.stat().st_mode & 0o777 == 0o700
-
-
-def environment_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/environ").read_text()
 
 
 async def test_nothing_of_the_hosts_environment_or_files_is_inherited(
