@@ -22,11 +22,14 @@ _OUR_NAMES: Final = frozenset(
         "lock",
         "read-tokens",
         "releases",
+        "sandbox",
         "service.json",
         "token",
         "workspaces",
     }
 )
+_READ_ALONE: Final = frozenset({"klbr.toml", "read-tokens", "token"})
+"""The user's own settings, and secrets: who reads these decides what is wrong with them."""
 
 
 @attrs.frozen
@@ -118,7 +121,23 @@ def prepare(path: Path) -> StateFolder:
             f"the state folder {path} can't be written; name another with --state, "
             "or mend its permissions"
         )
+    for name in sorted(_OUR_NAMES - _READ_ALONE):
+        _check_own(path / name)
     return StateFolder(path)
+
+
+def _check_own(path: Path) -> None:
+    """What lies at one of our names is this user's, no link, and closed to others."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise ConfigError(f"{path}: is a symbolic link; move it away")
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"{path}: belongs to another user; move it away")
+    if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o600)
 
 
 def _close_to_others(path: Path, mode: int) -> None:
