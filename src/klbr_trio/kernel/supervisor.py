@@ -11,11 +11,13 @@ from klbr_trio.errors import KernelStartFailed
 from klbr_trio.kernel.channel import Channel
 from klbr_trio.kernel.kernel import Kernel
 from klbr_trio.kernel.messages import Hello, ProtocolViolation, StartFailed
+from klbr_trio.kernel.network.proxy import Proxy, Rules
 from klbr_trio.kernel.output import Output
 from klbr_trio.kernel.warden import END_S, Killed, launch
 
 if TYPE_CHECKING:
     from klbr_trio.kernel.config import KernelSpec, WorkerConfig
+    from klbr_trio.kernel.network.way_out import Exit
     from klbr_trio.kernel.warden import Launched, Warden
 
 logger = logging.getLogger("klbr_trio.kernel")
@@ -58,6 +60,8 @@ async def run_kernel(
             nursery.start_soon(_watch_warden, kernel, channel, launched.warden)
             nursery.start_soon(output.pump)
             nursery.start_soon(kernel.send_interrupts)
+            if launched.exit.exists:
+                nursery.start_soon(_let_out, kernel, launched.exit, config, spec)
             await _become_ready(kernel, channel, launched, config=config, spec=spec)
             if kernel.alive:
                 ready = True
@@ -72,6 +76,7 @@ async def run_kernel(
         killed = Killed(processes=0, survivors=(launched.warden.pid,), ms=END_S * 1000)
         with trio.move_on_after(END_S, shield=True):
             killed = await launched.warden.end()
+        launched.exit.close()
         _bury(kernel, killed, warden=launched.warden, channel=channel, output=output)
     if not ready:
         raise KernelStartFailed(_start_failure(kernel, output))
@@ -95,6 +100,17 @@ async def _become_ready(
             kernel.doom(error)
         case None:
             kernel.doom(f"it was not ready within {config.start_seconds:g} s")
+
+
+async def _let_out(kernel: Kernel, way_out: Exit, config: WorkerConfig, spec: KernelSpec) -> None:
+    """Serves the kernel's proxy."""
+    rules = Rules(session=spec.workspace.name, domains=config.domains, password=way_out.password)
+    try:
+        listener = await way_out.listener()
+    except OSError as error:
+        kernel.doom(f"its network can't be set up: {error}", by_itself=True)
+        return
+    await Proxy(rules).serve(listener)
 
 
 def _start_failure(kernel: Kernel, output: Output) -> str:

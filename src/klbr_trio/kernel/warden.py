@@ -21,6 +21,8 @@ import trio
 from klbr_trio.errors import KernelStartFailed
 from klbr_trio.kernel.limits import Breach
 from klbr_trio.kernel.marks import MARK_VARIABLE, adopt_orphans, fresh_mark, sweep
+from klbr_trio.kernel.network import Network
+from klbr_trio.kernel.network.way_out import Exit, open_exit
 from klbr_trio.kernel.sandbox.enclosure import Outside, enclose
 
 if TYPE_CHECKING:
@@ -181,6 +183,7 @@ class Launched:
     channel: socket.socket
     output: int
     start: dict[str, object]
+    exit: Exit
 
 
 def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
@@ -190,6 +193,7 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
         KernelStartFailed: They can't be started; nothing is left of the attempt.
     """
     config.check_sandbox()
+    way_out = open_exit(config)
     mark = fresh_mark()
     control, warden_end = socket.socketpair()
     channel, worker_end = socket.socketpair()
@@ -197,10 +201,10 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
     enclosure: Enclosure | None = None
     try:
         adopt_orphans()
-        enclosure = enclose(config.sandbox, _outside(config, spec))
+        enclosure = enclose(config.sandbox, _outside(config, spec, way_out))
         if enclosure.uid is not None:
             os.fchown(output_end, enclosure.uid, -1)  # /dev/stdout is opened, not inherited
-        passed = [worker_end.fileno(), *enclosure.fds]
+        passed = [worker_end.fileno(), *enclosure.fds, *way_out.passed]
         kept = [warden_end.fileno()]
         if enclosure.info_fd is not None:
             kept.append(enclosure.info_fd)
@@ -211,7 +215,7 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
                 *("--", *enclosure.argv, str(worker_end.fileno())),
             ],
             cwd="/" if enclosure.uid is not None else spec.workspace,
-            env=environment(config, enclosure, mark=mark),
+            env=environment(config, enclosure, mark=mark) | way_out.environment(),
             stdin=subprocess.DEVNULL,
             stdout=output_end,
             stderr=output_end,
@@ -223,38 +227,42 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
         control.close()
         channel.close()
         os.close(output)
+        way_out.close()
         raise KernelStartFailed(f"the kernel can't be started: {error}") from error
     finally:
         warden_end.close()
         worker_end.close()
         os.close(output_end)
+        way_out.handed_over()
         if enclosure is not None:
             enclosure.close()
     for end in (control, channel):
         end.setblocking(False)  # noqa: FBT003
     os.set_blocking(output, False)
     warden = Warden(process, pidfd, control, mark, config.sandbox.level.namespaced)
-    return Launched(warden, channel, output, _start(enclosure))
+    return Launched(warden, channel, output, _start(enclosure, way_out), way_out)
 
 
-def _outside(config: WorkerConfig, spec: KernelSpec) -> Outside:
+def _outside(config: WorkerConfig, spec: KernelSpec, way_out: Exit) -> Outside:
     return Outside(
         python=config.python,
         inside=config.inside,
         workspace=spec.workspace,
         release=spec.release,
         limits=config.limits,
-        share_net=False,
+        share_net=config.network is Network.OPEN,
+        proxy_port=way_out.port,
     )
 
 
-def _start(enclosure: Enclosure) -> dict[str, object]:
+def _start(enclosure: Enclosure, way_out: Exit) -> dict[str, object]:
     return {
         "op": "start",
         "release": enclosure.release,
         "release_source": enclosure.release_source,
         "workspace": enclosure.workspace,
         "cage": enclosure.cage,
+        "proxy": way_out.worker_fd,
     }
 
 

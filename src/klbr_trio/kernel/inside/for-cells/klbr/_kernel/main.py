@@ -8,6 +8,7 @@ import _thread
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     Message = dict[str, object]
     Confine = Callable[[Message], None]
+
+
+_PROXY = 3128
 
 
 def serve(*, channel: int, inside: str, confine: Confine) -> None:
@@ -68,6 +72,8 @@ def _opening(start: Message, *, inside: str, confine: Confine) -> Message:
         digest = release.digest(folder if source is None else str(source))
         if source is not None:
             release.copy(str(source), folder)
+        if start["proxy"] is not None:
+            _hand_over_listener(int(start["proxy"]))  # type: ignore[call-overload]  # the host's int
         if os.getpgrp() != os.getpid():
             os.setpgid(0, 0)  # an interrupt is sent to the group
         confine(start["cage"])  # type: ignore[arg-type]  # the host's object
@@ -79,6 +85,12 @@ def _opening(start: Message, *, inside: str, confine: Confine) -> Message:
         return {"op": "failed", "error": report.error_text(error, inside=inside)}
     version = ".".join(map(str, sys.version_info[:3]))
     return {"op": "hello", "protocol": 1, "python": version, "digest": digest}
+
+
+def _hand_over_listener(fd: int) -> None:
+    """Opens the proxy's listening socket in this process's own network, for the host to serve."""
+    with socket.socket(fileno=fd) as host, socket.create_server(("127.0.0.1", _PROXY)) as listener:
+        socket.send_fds(host, [b"!"], [listener.fileno()])
 
 
 def _read(link: Channel, calls: Calls, jobs: Jobs[Message], interrupts: Interrupts) -> None:
