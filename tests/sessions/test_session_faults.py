@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import attrs
@@ -227,6 +229,25 @@ async def test_a_step_that_cant_be_stored_is_interrupted_when_writing_works_agai
         assert "may have run" in lab.of("cell.finished")[0]["error"]
         assert lab.said() == ["here again"]
         assert lab.store.trouble is None
+
+
+async def test_a_damaged_session_is_left_alone_and_hinders_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_lab(tmp_path) as lab:
+        await lab.admit(sid="damaged")
+    with closing(sqlite3.connect(tmp_path / "klbr.sqlite", isolation_level=None)) as conn:
+        conn.execute("UPDATE work_item SET cause = '{}'")
+    async with open_lab(tmp_path, [call_reply(DONE)], is_sound=False) as lab:
+        with caplog.at_level(logging.ERROR):
+            await lab.drive()
+            await lab.admit()
+            await lab.event("turn.completed")
+            await lab.idle()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        assert caplog.text.count("session damaged can't be run") == 1, "and not again and again"
+        assert lab.registry.running == 1, "its place is held for a while"
+        assert (await lab.entry("damaged")).state == Ready()
 
 
 async def test_words_that_cant_be_stored_are_refused_to_the_cell(tmp_path: Path) -> None:
