@@ -12,7 +12,7 @@ def main(weights: str, port: int) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = weights
     params.port = port
-    params.n_ctx = 8192
+    params.n_ctx = 2048  # half of it for each of two requests: soon full
     params.n_parallel = 2
     params.endpoint_slots = True
     params.use_jinja = True

@@ -44,9 +44,12 @@ def speaking_behavior(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(url: str, tmp_path: Path) -> AsyncGenerator[tuple[str, Store]]:
+async def serving(
+    url: str, tmp_path: Path, **extra_body: object
+) -> AsyncGenerator[tuple[str, Store]]:
     release = Release.publish(speaking_behavior(tmp_path / "behavior"), tmp_path / "releases")
-    llm = LlmClient(ModelsConfig(llm=ModelConfig(url, "smollm2", extra_body={"temperature": 0})))
+    body = {"temperature": 0, **extra_body}
+    llm = LlmClient(ModelsConfig(llm=ModelConfig(url, "smollm2", extra_body=body)))
     async with (
         Store.open(tmp_path / "klbr.sqlite") as store,
         SessionRegistry.open(store, WorkerConfig.source_tree(ROOT)) as registry,
@@ -133,3 +136,30 @@ async def busy_slots(url: str) -> int:
     async with httpx.AsyncClient(trust_env=False) as client:
         slots = (await client.get(f"{url}/slots")).json()
     return sum(slot["is_processing"] for slot in slots)
+
+
+async def test_a_prompt_that_the_model_cant_hold_is_made_smaller(
+    llama_server: str, tmp_path: Path
+) -> None:
+    long = "the cat sat on the mat and " * 250
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        messages = [{"role": "user", "content": long}]
+        refused = await client.post(
+            f"{llama_server}/v1/chat/completions", json={"messages": messages}
+        )
+    assert refused.json()["error"]["type"] == "exceed_context_size_error"
+    async with (
+        serving(llama_server, tmp_path, max_tokens=16) as (url, store),
+        open_websocket_url(url) as socket,
+    ):
+        await say(socket, type="subscribe", session_id="s")
+        await say(socket, type="send_input", session_id="s", source="op", text=long)
+        frames = await until(socket, is_event("turn.completed"))
+        (reply,) = [
+            frame["record"]["payload"] for frame in frames if is_event("reply.received")(frame)
+        ]
+        assert 0 < reply["usage"]["prompt_tokens"] < 1024
+        await say(socket, type="session_status", session_id="s")
+        (*_, status) = await until(socket, lambda frame: frame["type"] == "session_status")
+        assert status["usage"]["total_tokens"] == reply["usage"]["total_tokens"]
+        assert await check(store) == []
