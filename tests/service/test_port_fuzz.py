@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+import resource
 import socket
 import struct
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -22,11 +26,20 @@ from port_house import (
     close_payload,
     open_house,
 )
+from service_house import Service, open_service
 
+from klbr_trio.service.port.accept import Port
+from klbr_trio.service.port.gate import Policy, bound_hosts
 from klbr_trio.service.port.limits import PortLimits
+from klbr_trio.wire.client import TYPES
 
-CONNECTIONS = 2_400
+Frames = Callable[[random.Random], bytes]
+
+CONNECTIONS = 3_600
+TALKS = 1_800
+WARMING = 200
 AT_ONCE = 40
+MEMORY_MIB = 30
 ODD_BYTES = (b"\xff", b"\0", b"\r\n", b"\n", b"\r", b" ", b"\t", b":", b",", b"\x80", b"\x7f")
 ODD_HEADERS = (
     b"Host: xn--a",
@@ -91,11 +104,11 @@ def hostile_frames(rng: random.Random) -> bytes:
     return mutate(rng, data) if rng.random() < 0.5 else data
 
 
-async def attack(house: House, seed: int) -> None:
+async def attack(house: House, seed: int, frames: Frames) -> None:
     rng = random.Random(seed)
     shakes_hands = rng.random() < 0.6
     data = (
-        house.request(upgrade=True) + hostile_frames(rng)
+        house.request(upgrade=True) + frames(rng)
         if shakes_hands
         else hostile_head(rng, house) + (hostile_frames(rng) if rng.random() < 0.5 else b"")
     )
@@ -132,6 +145,61 @@ async def part(rng: random.Random, stream: trio.SocketStream) -> None:
             pass
 
 
+def hostile_message(rng: random.Random) -> bytes:
+    """What a client may say, almost; none of it changes the good client's session."""
+    fields: dict[str, object] = {
+        "type": rng.choice((*TYPES, "approve", "ack", "")),
+        "session_id": rng.choice(("bad", "../bad", "", "b" * 129, 7, None, "b\x00d")),
+        "source": rng.choice(("fuzz", "", "\n", 1.5)),
+        "text": rng.choice(("x", "\ud800", "\x00", "y" * 5000, [], 10**400)),
+        "client_request_id": rng.choice((None, "k", "k" * 129)),
+        "request_id": rng.choice((None, "r", {}, True)),
+        "after_seq": rng.choice((0, -1, 2**53, 2**70, "1", 0.5)),
+        "before_seq": rng.choice((1, 0, 2**53)),
+        "limit": rng.choice((1, 0, -5, 10**9, None)),
+        "role": "admin",
+    }
+    for name in rng.sample(sorted(fields), rng.randrange(4)):
+        del fields[name]
+    text = json.dumps(fields).encode()
+    if rng.random() < 0.3:
+        text = mutate(rng, text)
+    if rng.random() < 0.05:
+        text = b'{"type":' + b"[" * 20_000
+    return client_frame(TEXT, text, masked=rng.random() < 0.98)
+
+
+def hostile_talk(rng: random.Random) -> bytes:
+    frames = [
+        hostile_message(rng) if rng.random() < 0.8 else hostile_frame(rng)
+        for _ in range(rng.randint(1, 12))
+    ]
+    return b"".join(frames)
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+async def storm(house: House, seeds: range, frames: Frames) -> None:
+    """Every attack of the seeds, so many at once."""
+    places = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(seed: int) -> None:
+        async with places:
+            await attack(house, seed, frames)
+
+    with trio.fail_after(6 * CEILING):
+        async with trio.open_nursery() as nursery:
+            for seed in seeds:
+                nursery.start_soon(one, seed)
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
 @pytest.mark.slow
 async def test_hostile_connections_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     limits = PortLimits(
@@ -145,25 +213,64 @@ async def test_hostile_connections_leave_nothing_behind(caplog: pytest.LogCaptur
         await good.say("here")
         assert await good.text() == "here"
         tasks_before = trio.lowlevel.current_statistics().tasks_living
-        places = trio.CapacityLimiter(AT_ONCE)
-        with trio.fail_after(3 * CEILING):
-            async with trio.open_nursery() as nursery:
-
-                async def one(seed: int) -> None:
-                    async with places:
-                        await attack(house, seed)
-
-                for seed in range(CONNECTIONS):
-                    nursery.start_soon(one, seed)
-                for number in range(20):
-                    await good.say(f"still here {number}")
-                    assert await good.text() == f"still here {number}"
+        await storm(house, range(WARMING), hostile_frames)
         await house.at_rest(connections=1)
+        memory_before = resident_mib()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(storm, house, range(WARMING, CONNECTIONS), hostile_frames)
+            for number in range(20):
+                await good.say(f"still here {number}")
+                assert await good.text() == f"still here {number}"
+        await house.at_rest(connections=1)
+        assert resident_mib() - memory_before < MEMORY_MIB
         assert trio.lowlevel.current_statistics().tasks_living == tasks_before
         assert house.port.statistics().sockets == 1
         await good.say("and now")
         assert await good.text() == "and now"
         assert await house.is_alive()
         assert (await house.ask(house.request("/metrics", token=GOOD))).status == 200
-    failures = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert not failures, failures[0].exc_info
+    assert failures(caplog) == []
+
+
+@pytest.mark.slow
+async def test_a_whole_service_outlives_what_it_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_service(tmp_path, auth=GOOD) as service, service.caller(GOOD) as good:
+        policy = Policy(hosts=bound_hosts([service.address]), tokens=None)
+        async with trio.open_nursery() as nobody:
+            house = House(service.address, Port(policy=policy), nobody)
+            await service.store.ensure_session("calm")
+            await good.replay("subscribe", "calm")
+            await storm(house, range(WARMING), hostile_talk)
+            await alone(service)
+            tasks_before = trio.lowlevel.current_statistics().tasks_living
+            memory_before = resident_mib()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(storm, house, range(WARMING, TALKS), hostile_talk)
+                for number in range(10):
+                    await service.store.append("calm", "scratchpad", {"text": str(number)})
+                    record = await good.hear_event("scratchpad")
+                    assert record["payload"]["text"] == str(number)
+            await alone(service)
+            assert resident_mib() - memory_before < MEMORY_MIB
+            await no_more_tasks_than(tasks_before)
+            assert (await good.ask("ping", timestamp=1))["timestamp"] == 1
+            assert (await service.get("/readyz"))[0] == 200
+            assert await service.store.history("calm", 10, 10) == []
+    assert failures(caplog) == []
+
+
+async def no_more_tasks_than(count: int) -> None:
+    with trio.fail_after(CEILING):
+        while trio.lowlevel.current_statistics().tasks_living > count:  # noqa: ASYNC110 - as above
+            await trio.sleep(0.01)
+
+
+async def alone(service: Service) -> None:
+    """Wait until the service has nobody but the good client, and us who ask."""
+    with trio.fail_after(CEILING):
+        while True:
+            _, body = await service.get("/metrics", token=GOOD)
+            if "\nklbr_connections 2.0\n" in body:
+                return
