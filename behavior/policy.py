@@ -8,8 +8,6 @@ looks odd is run; a text that somebody may mean is sent as it is.
 to take instead; `Refused("why")` stops it, and the model is told why.
 """
 
-
-
 from __future__ import annotations
 
 import ast

@@ -8,8 +8,6 @@ recall()                    # everything, as a dict
 forget("ada.language")
 """
 
-
-
 from __future__ import annotations
 
 import json

@@ -111,7 +111,7 @@ async def serve_listener(  # noqa: PLR0913 - the service's settings, fixed by it
             _LOG.info("listening on %s:%d", *address)
             await registry.closed.wait()
         finally:
-            await _drain(registry, drain_seconds)
+            await _drain(registry, drain_seconds)  # noqa: ASYNC102 - shields itself, with a deadline
 
 
 @contextlib.asynccontextmanager
@@ -239,7 +239,7 @@ class _Service:
             )
 
     async def _last_words(self) -> None:
-        with trio.move_on_after(LAST_WORDS_S):
+        with trio.move_on_after(LAST_WORDS_S):  # noqa: ASYNC912 - there may be no client
             while self._shared.clients:
                 await self._shared.client_left.wait()
 

@@ -135,7 +135,7 @@ class SessionRegistry:
                     try:
                         yield registry
                     finally:
-                        await registry._end()
+                        await registry._end()  # noqa: ASYNC102 - it shields itself, with a deadline
         except BaseExceptionGroup as group:
             # A caller's own error leaves as it came, not wrapped by a nursery of ours.
             if (only := sole(group)) is not group:

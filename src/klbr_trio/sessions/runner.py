@@ -154,7 +154,7 @@ async def _run_attempt(
     finally:
         closed = not _is_open(registry, turn)
         if not closed:
-            await _interrupt(registry, entry, turn)
+            await _interrupt(registry, entry, turn)  # noqa: ASYNC102 - shields itself, with a deadline
     if not closed:
         registry.wakeful.hold_off(entry.session_id)
     return closed
@@ -210,7 +210,7 @@ async def _fail_internally(registry: SessionRegistry, turn: Turn) -> None:
 async def _interrupt(registry: SessionRegistry, entry: SessionEntry, turn: Turn) -> None:
     why = _why(registry, entry)
     settled = False
-    with trio.move_on_after(SETTLE_GRACE_S, shield=True):
+    with trio.move_on_after(SETTLE_GRACE_S, shield=True):  # noqa: ASYNC912 - commits can be waited for
         try:
             await registry.store.interrupt(turn.session_id, turn.attempt_id, why=why)
             settled = True

@@ -151,7 +151,7 @@ class Runners:
         """The active runner is cancelled, retired ones get `RETIRED_GRACE_S`; all are joined."""
         retired = tuple(self._retired)
         await self.abort(why)
-        with trio.move_on_after(RETIRED_GRACE_S):
+        with trio.move_on_after(RETIRED_GRACE_S):  # noqa: ASYNC912 - none may be left
             for runner in retired:
                 await runner.done.wait()
         for runner in retired:
