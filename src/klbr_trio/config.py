@@ -22,8 +22,8 @@ IN_FLIGHT: Final = 256
 DRAIN_SECONDS: Final = 0.0
 """How long a running turn may go on at shutdown."""
 
-KERNELS: Final = 200
-"""Kernels that live at the same time; the one that has been idle for longest makes room."""
+KERNELS: Final = 32
+"""Kernels that are kept for sessions which do not run; the one that rested longest makes room."""
 
 KERNEL_IDLE_SECONDS: Final = 1800.0
 """An idle kernel is let go after so long, and started again when a cell needs it."""

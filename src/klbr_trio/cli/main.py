@@ -90,7 +90,7 @@ _SERVICE = _options(
     _option("--kernel-free-mb", metavar="N", meaning="What stays free on the disk."),
     _option("--kernel-temporary-mb", metavar="N", meaning="A kernel's own /tmp."),
     _option("--kernel-idle-seconds", metavar="S", meaning="When an idle kernel is let go."),
-    _option("--kernels", metavar="N", meaning="Kernels that live at the same time."),
+    _option("--kernels", metavar="N", meaning="Kernels kept for sessions that do not run."),
     _option("--no-auth", is_flag=True, meaning="No token; loopback only."),
     _option("--tls-cert", metavar="FILE", meaning="Certificate chain; needed beyond loopback."),
     _option("--tls-key", metavar="FILE", meaning="Its key, a file of this user alone."),

@@ -191,7 +191,7 @@ TABLE: Final[tuple[Setting, ...]] = (
         "an idle kernel is let go after so long",
         KERNEL_IDLE_SECONDS,
     ),
-    Setting("kernels", _number, "kernels that live at the same time", KERNELS),
+    Setting("kernels", _number, "kernels kept for sessions that do not run", KERNELS),
     Setting("no_auth", _flag, "no token, on loopback only", default=False),
     Setting("tls_cert", _path, "the certificate chain for TLS; needed beyond loopback"),
     Setting("tls_key", _path, "its key, a file of this user alone"),

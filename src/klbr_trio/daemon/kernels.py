@@ -37,7 +37,6 @@ def kernels(settings: KernelSettings, *, workspaces: Path | None = None) -> Work
         network=settings.network,
         domains=settings.domains,
         idle_seconds=settings.idle_seconds,
-        most=settings.most,
     )
     found = find_sandbox(plain.python, plain.inside, plain.limits)
     return attrs.evolve(plain, sandbox=found)

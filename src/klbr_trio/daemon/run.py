@@ -125,7 +125,9 @@ class _Service:
             if isinstance(settings.model, ModelsConfig):
                 settings.model.chain(release.settings.model)  # or it is no service at all
             async with _open_model(settings, release.settings.model) as llm:
-                async with SessionRegistry.open(store, config) as registry:
+                async with SessionRegistry.open(
+                    store, config, resting_kernels=settings.kernels.most
+                ) as registry:
                     serve = partial(
                         serve_listener,
                         host=settings.host,

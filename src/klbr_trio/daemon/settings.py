@@ -26,7 +26,7 @@ class KernelSettings:
         least: No kernel is started behind less than this.
         domains: The only names that the network's proxy serves; () for all.
         idle_seconds: An idle kernel is let go after so long.
-        most: So many kernels live at the same time; the one idle for longest makes room.
+        most: So many kernels are kept for sessions that do not run.
     """
 
     least: Level = Level.REDUCED

@@ -44,8 +44,6 @@ class WorkerConfig:
     """How long an interrupted cell has until its kernel is killed."""
     idle_seconds: float = attrs.field(default=1800.0, validator=gt(0))
     """A kernel that has run no cell for so long is let go."""
-    most: int = attrs.field(default=200, validator=gt(0))
-    """So many kernels live at the same time; the one idle for longest makes room."""
     output_bytes: int = attrs.field(default=64 * 1024, validator=gt(1))
     """How much of a cell's output is kept: half from its start, half from its end."""
     flood_bytes: int = attrs.field(default=1024**3, validator=gt(0))

@@ -61,6 +61,9 @@ class Kernel:
         self.doomed = trio.Event()
         """Set once it is known that the kernel ends, and why."""
         self._gone = trio.Event()
+        self._used_at = trio.current_time()
+        self.rested = False
+        """Whether it ended since nobody had used it for long."""
 
     def __repr__(self) -> str:
         threads, tasks = self._left_behind
@@ -155,6 +158,7 @@ class Kernel:
                     await self.kill("the cell was cancelled")
             cell.close()
             self._warden.note_busy(busy=False)
+            self._used_at = trio.current_time()
             output = self._output.finish()
             self._cell = None
         return cell.result(output, died=self._why, by_itself=self._by_itself)
@@ -283,6 +287,18 @@ class Kernel:
                 else:
                     refusal = _refusal(CallRefused("the cell that this call is of has ended"))
                     await self._channel.send({"op": "reply", "rid": message.rid, **refusal})
+
+    async def rest_at_last(self) -> None:
+        """Ends the kernel once it has run no cell for as long as the settings say."""
+        self._used_at = trio.current_time()
+        while self.busy or self._idle_until > trio.current_time():  # noqa: ASYNC110  # until a time
+            await trio.sleep(max(self._idle_until - trio.current_time(), 1.0))
+        self.rested = True
+        self.doom(f"no cell had run in it for {self._config.idle_seconds:g} s")
+
+    @property
+    def _idle_until(self) -> float:
+        return self._used_at + self._config.idle_seconds
 
     async def send_interrupts(self) -> None:
         """Passes interrupts on to the worker, for ever.

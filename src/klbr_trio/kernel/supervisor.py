@@ -66,6 +66,7 @@ async def run_kernel(
             if kernel.alive:
                 ready = True
                 task_status.started(kernel)
+                nursery.start_soon(kernel.rest_at_last)
                 await kernel.doomed.wait()
             nursery.cancel_scope.cancel()
     except* Exception:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
+from klbr_trio.errors import KernelStartFailed
 from klbr_trio.kernel import Kernel, KernelSpec, WorkerConfig, run_kernel
 
 if TYPE_CHECKING:
     from klbr_trio.kernel import Killed
     from klbr_trio.release import Release
+
+_LOG: Final = logging.getLogger("klbr_trio.sessions")
 
 
 @attrs.define(eq=False)
@@ -33,6 +37,7 @@ class KernelSlot:
     unannounced: str | None = "restart"
     _kernel: Kernel | None = None
     _dying: Kernel | None = None
+    _warming: trio.CancelScope | None = None
     _start: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock)
 
     @property
@@ -53,8 +58,8 @@ class KernelSlot:
     def take_note(self) -> str | None:
         """Why a kernel is gone unannounced, now that its end is looked for."""
         if self._kernel is not None and not self._kernel.alive:
+            self.unannounced = "idle" if self._kernel.rested else "died"
             self._let_go()
-            self.unannounced = "died"
         return self.unannounced
 
     def is_of(self, kernel: Kernel) -> bool:
@@ -76,6 +81,21 @@ class KernelSlot:
             self._kernel.doom("it had rested for too long")
             self._let_go()
             self.unannounced = "idle"
+
+    def warm(self, release: Release) -> None:
+        """A kernel is being started, if none is there: the model is about to need one."""
+        if self._kernel is None and self._dying is None and self._warming is None:
+            self._warming = trio.CancelScope()
+            self._nursery.start_soon(self._warm, release, self._warming, name="kernel start")
+
+    async def _warm(self, release: Release, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self.get(release)
+        except KernelStartFailed as exc:
+            _LOG.info("a kernel did not start ahead of its cell: %s", exc)
+        finally:
+            self._warming = None
 
     async def get(self, release: Release) -> Kernel:
         """A living kernel that runs `release`; at most one of the session lives at a time.
@@ -108,6 +128,10 @@ class KernelSlot:
 
         Cancellation: the kill goes on.
         """
+        if self._warming is not None:
+            self._warming.cancel()
+            async with self._start:  # what it had started is gone
+                pass
         kernel = self._kernel or self._dying
         if kernel is None:
             await trio.lowlevel.checkpoint()

@@ -158,7 +158,7 @@ class TurnRun:
             try:
                 return await means.llm.complete(
                     request,
-                    on_delta=lambda lane, delta: means.live.push(lane, delta, step=self.step),
+                    on_delta=self._hear,
                     on_discard=lambda: means.live.discard(self.step),
                 )
             except ContextTooLong:
@@ -171,6 +171,11 @@ class TurnRun:
         assert scope.cancelled_caught
         means.live.discard(self.step)
         raise TurnFailed(self._out_of_time())
+
+    def _hear(self, lane: str, delta: str) -> None:
+        """What the model says as it says it; its kernel starts meanwhile."""
+        self.means.live.push(lane, delta, step=self.step)
+        self.means.entry.kernels.warm(self.means.release)
 
     def _check_bounds(self) -> None:
         bounds = self.means.release.settings.turn

@@ -9,7 +9,7 @@ import attrs
 
 from klbr_trio.domain.events import Event
 from klbr_trio.models import Assistant, Message, PastCall, ToolResult, User
-from klbr_trio.sessions.prompt import causes, words
+from klbr_trio.sessions.prompt import causes, names, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,6 +80,8 @@ class _Renderer:
     shown: set[str] = attrs.field(factory=set)
     held: frozenset[str] = frozenset()
     reason: str | None = None
+    cells: list[str] = attrs.field(factory=list)
+    """What the living kernel was asked to run."""
     woken: dict[int, tuple[int, str | None]] = attrs.field(factory=dict)
 
     def take(self, event: Event) -> None:
@@ -110,10 +112,15 @@ class _Renderer:
         self.notes.append(words.interrupted(payload, goes_on=goes_on or not self.held))
 
     def reopened(self, _: Mapping[str, Any]) -> None:
-        self.notes.append(words.REOPENED)
+        self.notes.append(words.reopened(self._forget()))
 
     def kernel_reset(self, payload: Mapping[str, Any]) -> None:
-        self.notes.append(words.kernel_reset(payload))
+        self.notes.append(words.kernel_reset(payload, self._forget()))
+
+    def _forget(self) -> tuple[str, ...]:
+        """The names that are gone with the kernel."""
+        cells, self.cells = self.cells, []
+        return names.made_by(cells)
 
     def waiting(self, payload: Mapping[str, Any]) -> None:
         self.reason = payload["reason"]
@@ -149,6 +156,8 @@ class _Renderer:
             self.step.text += payload["text"]
 
     def requested(self, payload: Mapping[str, Any]) -> None:
+        if payload["code"] is not None:
+            self.cells.append(payload["code"])
         if self.step is None:
             return
         ids = self.step.opaque.get("calls") or ()

@@ -6,7 +6,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+MOST_NAMES: Final = 40
+"""Names that are told; a model that is told more reads less."""
 
 NUDGE: Final = (
     "[note: nobody has heard anything from you in this turn. What you write outside a call is a "
@@ -107,12 +110,26 @@ def interrupted(payload: Mapping[str, Any], *, goes_on: bool) -> str:
     return f"[note: the turn above was broken off: {why}. {then}]"
 
 
-def kernel_reset(payload: Mapping[str, Any]) -> str:
+def _gone(names: Sequence[str]) -> str:
+    """The names that are gone, as far as the window shows how they were made."""
+    if not names:
+        return ""
+    more = len(names) - MOST_NAMES
+    listed = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f" Gone are: {listed}."
+
+
+def reopened(names: Sequence[str] = ()) -> str:
+    """The operator has reset a stopped session."""
+    return REOPENED.removesuffix("]") + _gone(names) + "]"
+
+
+def kernel_reset(payload: Mapping[str, Any], names: Sequence[str] = ()) -> str:
     """The kernel is a new one."""
     why = _RESET_WHY.get(payload["why"], payload["why"])
     return (
         f"[note: your Python kernel is a fresh one ({why}): every variable, import and running "
-        "task is gone; files in the working directory remain.]"
+        f"task is gone; files in the working directory remain.{_gone(names)}]"
     )
 
 
