@@ -169,6 +169,11 @@ class Server:
         )
         self.port = int(self.answer())
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def answer(self) -> str:
         """Its next line."""
         assert self._process.stdout is not None
@@ -188,6 +193,9 @@ class Server:
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             head += client.recv(1)
+        if b" 101 " not in head:
+            client.close()
+            raise ConnectionRefusedError(head.decode())
         return client
 
     def close(self) -> None:
