@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 from prometheus_client.parser import text_string_to_metric_families
-from service_house import CEILING, Service, open_service, until
+from service_house import CEILING, ROOT, Service, open_service, until
 
 from klbr_trio.domain.events import ReplyReceived, TurnCompleted, TurnFailed, TurnInterrupted
 from klbr_trio.service.figures import Figures
@@ -94,6 +94,16 @@ async def test_wrong_tokens_are_counted(tmp_path: Path) -> None:
         for _ in range(3):
             assert (await service.get("/metrics", token="wrong"))[0] == 401
         assert only(await scrape(service), "klbr_wrong_tokens_total") == 3
+
+
+async def test_every_figure_is_in_the_protocol(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    async with open_service(tmp_path, auth=TOKEN) as service:
+        _, body = await service.get("/metrics", token=TOKEN)
+    for family in text_string_to_metric_families(body):
+        if family.name.startswith("klbr_") and not family.name.endswith("_created"):
+            total = "_total" if family.type == "counter" else ""
+            assert f"`{family.name}{total}" in page, family.name
 
 
 def test_ends_of_turns_failures_and_tokens() -> None:
