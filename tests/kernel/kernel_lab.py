@@ -19,20 +19,24 @@ from klbr_trio.kernel.sandbox.probe import find_sandbox
 
 REPO = Path(__file__).parents[2]
 PLAIN = WorkerConfig.source_tree(REPO)
-LEVEL = Level(os.environ.get("KLBR_TEST_SANDBOX", "none"))
-"""What the tests that are not about a level run behind."""
+WANTED = [Level(name) for name in os.environ.get("KLBR_TEST_LEVELS", "").split(",") if name]
+"""The levels that this machine must have; without a word each that it has."""
+
+SANDBOXES = WANTED or [Level.FULL, Level.REDUCED]
+"""What the tests of a cell's behaviour run behind, one after another."""
 
 
-def config_of(level: Level, *, plain: WorkerConfig = PLAIN) -> WorkerConfig:
+def config_of(level: Level) -> WorkerConfig:
     """Kernels behind exactly that level; a machine that hasn't got it can't show anything."""
     if level is Level.NONE:
-        return plain
-    sandbox = find_sandbox(plain.python, plain.inside, plain.limits, level)
-    assert sandbox.level is level, sandbox.describe()
-    return attrs.evolve(plain, sandbox=sandbox, least=level)
+        return PLAIN
+    sandbox = find_sandbox(PLAIN.python, PLAIN.inside, PLAIN.limits, level)
+    if sandbox.level is not level:
+        (pytest.fail if level in WANTED else pytest.skip)(sandbox.describe())
+    return attrs.evolve(PLAIN, sandbox=sandbox, least=level)
 
 
-CONFIG = config_of(LEVEL)
+CONFIG = PLAIN
 FOR_CELLS = CONFIG.inside / "for-cells"
 CEILING_S = 30.0
 """Nothing here takes a second; a loaded machine may take its time."""
@@ -89,14 +93,15 @@ class Lab:
         return mark_of(self.kernel.pid)
 
     @property
+    def idle_processes(self) -> int:
+        """The warden and the worker, and bubblewrap's two around that."""
+        return 4 if self.config.sandbox.level.namespaced else 2
+
+    @property
     def warden(self) -> int:
         """The process between the host and the kernel's first."""
         state = Path(f"/proc/{self.kernel.pid}/stat").read_text()
         return int(state.rpartition(")")[2].split()[1])
-
-
-IDLE_PROCESSES = 4 if LEVEL.namespaced else 2
-"""The warden and the worker, and bubblewrap's two around that."""
 
 
 def mark_of(pid: int) -> int:
@@ -131,10 +136,10 @@ async def open_lab(spec: KernelSpec, config: WorkerConfig = CONFIG) -> AsyncGene
         nursery.cancel_scope.cancel()
 
 
-@pytest.fixture(name="lab")
-async def lab_fixture(tmp_path: Path) -> AsyncGenerator[Lab]:
-    """A kernel with an empty release; import this, and `lab` is there."""
-    async with open_lab(make_spec(tmp_path)) as opened:
+@pytest.fixture(name="lab", params=SANDBOXES, ids=lambda level: level.value)
+async def lab_fixture(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Lab]:
+    """A kernel with an empty release, at each level; import this, and `lab` is there."""
+    async with open_lab(make_spec(tmp_path), config_of(request.param)) as opened:
         yield opened
 
 

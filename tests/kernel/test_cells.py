@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from kernel_lab import (
     CONFIG,
-    LEVEL,
     environment_of,
     lab_fixture,  # noqa: F401  # pytest finds it here
     make_spec,
@@ -220,7 +219,7 @@ async def test_nothing_in_a_workspace_stops_a_kernel_from_starting(tmp_path: Pat
 
 
 async def test_a_cell_runs_in_its_private_workspace(lab: Lab) -> None:
-    workspace = "/workspace" if LEVEL.namespaced else str(lab.workspace)
+    workspace = "/workspace" if lab.config.sandbox.level.namespaced else str(lab.workspace)
     assert await lab.value("import os; os.getcwd()") == repr(workspace)
     await lab.value("open('here', 'w').close()")
     assert "here" in [path.name for path in lab.workspace.glob("*")]

@@ -11,7 +11,6 @@ import trio
 import trio.lowlevel
 from kernel_lab import (
     CEILING_S,
-    IDLE_PROCESSES,
     daemons,
     lab_fixture,  # noqa: F401  # pytest finds it here
     make_spec,
@@ -83,7 +82,7 @@ async def test_what_the_kernel_started_ends_with_it(lab: Lab) -> None:
     mark = lab.mark()
     await lab.value(daemons(3))
     await lab.value(daemons(3, bare=True))
-    assert len(marked(mark)) == IDLE_PROCESSES + 6
+    assert len(marked(mark)) == lab.idle_processes + 6
     await lab.run("import os; os._exit(5)")
     assert marked(mark) == []
 
@@ -203,7 +202,7 @@ async def test_a_forked_child_that_falls_out_of_a_cell_ends(lab: Lab) -> None:
     result = await lab.run(code)
     assert result.value == str(1 << 8)
     assert "ZeroDivisionError" in result.output
-    assert len(marked(mark)) == IDLE_PROCESSES
+    assert len(marked(mark)) == lab.idle_processes
 
 
 async def test_the_cells_that_wait_are_told_at_once(lab: Lab) -> None:

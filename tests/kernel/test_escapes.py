@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from kernel_lab import Lab, config_of, environment_of, make_spec, open_lab
+from kernel_lab import SANDBOXES, Lab, config_of, environment_of, make_spec, open_lab
 
 from klbr_trio.kernel.sandbox import Level
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-SANDBOXES = (Level.FULL, Level.REDUCED)
 SECRET = "klbr-test-secret-5f1c"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 import trio
-from kernel_lab import CEILING_S, Lab, config_of, make_spec, open_lab, until
+from kernel_lab import CEILING_S, SANDBOXES, Lab, config_of, make_spec, open_lab, until
 
 from klbr_trio.kernel import Limits
 from klbr_trio.kernel.limits import MIB, Breach
@@ -28,7 +28,7 @@ SMALL = Limits(
     disk_files=500,
     temporary_bytes=16 * MIB,
 )
-LEVELS = (Level.FULL, Level.REDUCED, Level.NONE)
+LEVELS = (*SANDBOXES, Level.NONE)
 
 
 @pytest.fixture(params=LEVELS, ids=lambda level: level.value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 import trio
-from kernel_lab import CEILING_S, Lab, config_of, make_spec, open_lab
+from kernel_lab import CEILING_S, SANDBOXES, Lab, config_of, make_spec, open_lab
 
 from klbr_trio.kernel import Network
 from klbr_trio.kernel.network.addresses import Address, is_allowed, is_public
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PUBLIC_ADDRESS = ipaddress.ip_address("93.184.216.34")
-LEVELS = (Level.FULL, Level.REDUCED)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def fetch(url):
 """
 
 
-@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.value)
+@pytest.mark.parametrize("level", SANDBOXES, ids=lambda level: level.value)
 async def test_a_cell_reaches_the_proxy_and_no_private_address(
     tmp_path: Path, level: Level
 ) -> None:
@@ -241,7 +240,7 @@ async def test_a_cell_has_a_loopback_of_its_own(tmp_path: Path) -> None:
         assert await lab.value(code) == "b'mine'"
 
 
-@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.value)
+@pytest.mark.parametrize("level", SANDBOXES, ids=lambda level: level.value)
 async def test_an_open_network_is_the_machines(tmp_path: Path, level: Level) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -252,7 +251,7 @@ async def test_an_open_network_is_the_machines(tmp_path: Path, level: Level) -> 
             assert await lab.value(code) == "'reached'"
 
 
-@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.value)
+@pytest.mark.parametrize("level", SANDBOXES, ids=lambda level: level.value)
 async def test_a_kernel_with_a_network_leaves_nothing_open(tmp_path: Path, level: Level) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # no other thread is needed
     async with networked(tmp_path, level, Network.PUBLIC) as lab:

@@ -13,7 +13,6 @@ import pytest
 import trio
 from kernel_lab import (
     CEILING_S,
-    IDLE_PROCESSES,
     REPO,
     daemons,
     lab_fixture,  # noqa: F401  # pytest finds it here
@@ -73,7 +72,7 @@ async def test_daemons_in_sessions_of_their_own_end_too(lab: Lab) -> None:
     mark = lab.mark()
     await lab.value(daemons(10, busy=True))
     await lab.value(daemons(10, bare=True))
-    assert len(marked(mark)) == IDLE_PROCESSES + 20
+    assert len(marked(mark)) == lab.idle_processes + 20
     killed = await kill_while_running(lab, "while True: pass")
     assert marked(mark) == []
     assert killed.processes >= 21
@@ -155,7 +154,7 @@ async def test_nothing_outlives_a_host_that_is_killed(
     with trio.fail_after(CEILING_S):
         line = await trio.to_thread.run_sync(host.stdout.readline)
         mark = mark_of(int(line))
-        assert len(marked(mark)) == IDLE_PROCESSES + 10
+        assert len(marked(mark)) == 12
         host.send_signal(number)
         began = trio.current_time()
         host.wait()
