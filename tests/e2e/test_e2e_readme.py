@@ -33,7 +33,8 @@ def at_home(tmp_path: Path) -> Generator[House]:
         yield house
 
 
-def test_the_client_in_the_readme_hears_the_agent(at_home: House, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("at_home")
+def test_the_client_in_the_readme_hears_the_agent(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(import json.*?)```", README, flags=re.DOTALL)
     assert len(program.splitlines()) <= 20
     done = subprocess.run(
