@@ -220,9 +220,29 @@ async def _open(place: Place) -> trio.SocketStream | trio.SSLStream[trio.SocketS
             return stream
         case TcpPlace(host, port):
             if place.tls:
-                context = ssl.create_default_context()
-                return await trio.open_ssl_over_tcp_stream(host, port, ssl_context=context)
+                return await _open_tls(place)
             return await trio.open_tcp_stream(host, port)
+
+
+async def _open_tls(place: TcpPlace) -> trio.SSLStream[trio.SocketStream]:
+    context = ssl.create_default_context()
+    stream = await trio.open_ssl_over_tcp_stream(
+        place.host, place.port, ssl_context=context, https_compatible=True
+    )
+    shaken = False
+    try:
+        await stream.do_handshake()
+        shaken = True
+    except trio.BrokenResourceError as exc:
+        raise Problem(
+            Exit.UNREACHABLE,
+            f"{place.name} is not trusted: {exc.__cause__}; SSL_CERT_FILE names a file with the "
+            "certificates to trust",
+        ) from None
+    finally:
+        if not shaken:
+            stream.transport_stream.socket.close()
+    return stream
 
 
 def _check_owner(stream: trio.SocketStream, path: os.PathLike[str]) -> None:
