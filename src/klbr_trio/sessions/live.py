@@ -1,7 +1,8 @@
 """Live chunks: what is happening now, for whoever looks; never stored.
 
-A turn gathers what it streams for up to `GATHER_S` and flushes it before each commit,
-so that a chunk reaches every connection's queue before the event that makes it moot.
+A chunk that comes alone is published at once; what comes in a burst is gathered for up to
+`GATHER_S`. All of it is flushed before each commit, so that a chunk reaches every connection's
+queue before the event that makes it moot.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from klbr_trio.wire.server import LiveChunk, LiveDiscard, LiveMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-GATHER_S: Final = 0.020
-"""Long enough to put a burst of tokens into one frame, too short to be seen."""
+GATHER_S: Final = 0.004
+"""The least time between two frames: a burst becomes one, and 200 tokens a second are not held."""
 
 DELTA_CHARS: Final = 65_536
 """The longest delta: in JSON form it stays far below a frame."""
@@ -116,8 +117,10 @@ class LiveStream:
 
     async def run(self) -> None:
         """Publish what is gathered, again and again, until cancelled."""
+        not_before = trio.current_time()
         while True:
             await self._bell.wait()
-            await trio.sleep(GATHER_S)
+            await trio.sleep_until(not_before)
             self._bell = trio.Event()
             self.flush()
+            not_before = trio.current_time() + GATHER_S
