@@ -66,7 +66,7 @@ async def test_a_burst_is_gathered_and_nothing_of_it_is_lost(tmp_path: Path) -> 
     async with open_lab(tmp_path, [answer], settings="nudge = false") as lab:
         await lab.turn()
         assert lab.live.text("scratchpad") == "".join(words)
-        assert len(lab.live.messages) < 200
+        assert len(lab.live.messages) < len(words), "some came together"
 
 
 async def test_a_turn_that_runs_out_of_time_discards_what_it_streamed(tmp_path: Path) -> None:

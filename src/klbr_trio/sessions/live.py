@@ -19,7 +19,7 @@ from klbr_trio.wire.server import LiveChunk, LiveDiscard, LiveMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-GATHER_S: Final = 0.004
+GATHER_S: Final = 0.002
 """The least time between two frames: a burst becomes one, and 200 tokens a second are not held."""
 
 DELTA_CHARS: Final = 65_536
