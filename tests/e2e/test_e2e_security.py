@@ -21,6 +21,8 @@ from klbr_trio.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+pytestmark = pytest.mark.xdist_group("security")
+
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 PATHS = ("/", "/metrics")
 UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
@@ -424,3 +426,23 @@ def test_guesses_are_slowed_and_the_right_token_is_not(guarded: House) -> None:
     assert seen.count(429) >= 20
     good.close()
     another.close()
+
+
+def test_stalled_clients_do_not_hold_up_the_end(house: House) -> None:
+    house.start(*DEMO)
+    stalled = [Socket(house) for _ in range(20)]
+    for one in stalled:
+        one.ask("subscribe", session_id="s")
+        one.raw.sendall(text_frame(b'{"type":"list_sessions"}') * 2_000)
+    unfinished = [socket.create_connection(address(house)) for _ in range(20)]
+    for number, half in enumerate(unfinished):
+        half.sendall(request(house, "/", bearer(house.token), *UPGRADE)[: 10 + 5 * number])
+    pieces = Socket(house)
+    pieces.raw.sendall(text_frame(b"never to be ended", 0x01))
+    assert house.klbr("send", "s", "what is 1+1", "--no-wait").code == 0
+    assert house.stop() == 0
+    assert house.findings() == []
+    for one in (*stalled, pieces):
+        one.close()
+    for half in unfinished:
+        half.close()
