@@ -52,15 +52,17 @@ class LiveHub:
                 self._lookers.pop(session_id, None)
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class _Piece:
+    """What was streamed of one kind without another between."""
+
     lane: str
     step: int
     call_id: str | None
-    text: str
+    texts: list[str]
 
-    def joins(self, other: _Piece) -> bool:
-        return (self.lane, self.step, self.call_id) == (other.lane, other.step, other.call_id)
+    def is_of(self, lane: str, step: int, call_id: str | None) -> bool:
+        return self.lane == lane and self.step == step and self.call_id == call_id
 
 
 @attrs.define(eq=False)
@@ -77,7 +79,11 @@ class LiveStream:
         """Take a piece; it is published within `GATHER_S` or at the next `flush`."""
         if not delta:
             return
-        self._pieces.append(_Piece(lane, step, call_id, clean(delta)))
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and last.is_of(lane, step, call_id):
+            last.texts.append(delta)
+            return
+        self._pieces.append(_Piece(lane, step, call_id, [delta]))
         self._bell.set()
 
     def discard(self, step: int) -> None:
@@ -95,15 +101,10 @@ class LiveStream:
     def flush(self) -> None:
         """Everything taken so far is published."""
         pieces, self._pieces = self._pieces, []
-        joined: list[_Piece] = []
         for piece in pieces:
-            if joined and joined[-1].joins(piece):
-                joined[-1] = attrs.evolve(piece, text=joined[-1].text + piece.text)
-            else:
-                joined.append(piece)
-        for piece in joined:
-            for start in range(0, len(piece.text), DELTA_CHARS):
-                self._publish(self._chunk(piece, piece.text[start : start + DELTA_CHARS]))
+            text = clean("".join(piece.texts))
+            for start in range(0, len(text), DELTA_CHARS):
+                self._publish(self._chunk(piece, text[start : start + DELTA_CHARS]))
 
     def _chunk(self, piece: _Piece, delta: str) -> LiveChunk:
         return LiveChunk(
