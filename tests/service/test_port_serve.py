@@ -163,6 +163,8 @@ async def test_no_compression_is_agreed_on() -> None:
 
 async def test_a_policy_replaced_while_serving_judges_the_next_request() -> None:
     async with open_house() as house, house.socket() as before:
+        await before.say("open")
+        assert await before.text() == "open"
         house.port.policy = attrs.evolve(house.port.policy, tokens=("rotated",))
         assert (await house.ask(house.request("/metrics"))).status == 401
         assert (await house.ask(house.request("/metrics", token="rotated"))).status == 200

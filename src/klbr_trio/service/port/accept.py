@@ -36,6 +36,9 @@ STOPPING: Final = 1012
 NORMAL: Final = 1000
 LIVENESS_PATH: Final = "/healthz"
 
+# So many addresses may fill their places in the lobby; one such share is for replies.
+_ADDRESSES: Final = 3
+
 OnSocket: TypeAlias = Callable[[Connection], Awaitable[None]]
 OnHttp: TypeAlias = Callable[[str], Response]
 
@@ -68,7 +71,12 @@ class PortStatistics:
 
 
 def _lobby(port: Port) -> Lobby:
-    return Lobby(places=port.limits.unfinished_heads, seconds=port.limits.head_seconds)
+    limits = port.limits
+    return Lobby(
+        places=limits.unfinished_heads,
+        all_places=_ADDRESSES * limits.unfinished_heads,
+        seconds=limits.head_seconds,
+    )
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -99,7 +107,7 @@ class Port:
     @property
     def most_connections(self) -> int:
         """Beyond so many a connection is closed without a word."""
-        return self.limits.sockets + 4 * self.limits.unfinished_heads
+        return self.limits.sockets + (_ADDRESSES + 1) * self.limits.unfinished_heads
 
     def enforce(self, policy: Policy) -> None:
         """From here on `policy` holds; sockets that it would not open are closed with 4401."""

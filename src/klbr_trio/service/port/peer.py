@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import struct
@@ -43,10 +44,20 @@ def peer_of(stream: trio.SocketStream) -> Peer | None:
             host, port = stream.socket.getpeername()[:2]
         except OSError as exc:
             raise trio.BrokenResourceError("the peer has gone") from exc
-        return Peer(name=f"{host}:{port}", address=host)
+        return Peer(name=f"{host}:{port}", address=counted_as(host))
     raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     assert isinstance(raw, bytes)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.geteuid():
         return None
     return Peer(name=f"unix:{pid}", address="unix", extra_hosts=frozenset({"localhost"}))
+
+
+def counted_as(host: str) -> str:
+    """What a numeric address is counted with: itself, or the network that one host has in IPv6."""
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False))
