@@ -11,6 +11,7 @@ from kernel_lab import (
     CEILING_S,
     daemons,
     lab_fixture,  # noqa: F401  # pytest finds it here
+    until,
 )
 
 from klbr_trio.kernel.marks import marked
@@ -110,6 +111,18 @@ async def test_a_task_of_an_earlier_cell_that_holds_the_loop_is_interrupted(lab:
     )
     assert "limit of 0.2 s" in await lab.error("await asyncio.sleep(1e6)", timeout_s=0.2)
     assert await lab.value("1 + 1") == "2"
+
+
+async def test_a_task_that_holds_the_loop_between_cells_is_interrupted(lab: Lab) -> None:
+    """The next cell can't begin; it counts as interrupted, and the kernel goes on."""
+    await lab.value(
+        "import asyncio\nasync def hog():\n    await asyncio.sleep(0.02)\n    print('hog')\n"
+        "    while True: pass\n"
+        "task = asyncio.create_task(hog())\nkeep = 5\nawait asyncio.sleep(0)"
+    )
+    await until(lambda: "hog" in lab.kernel.background)
+    assert "limit of 0.2 s" in await lab.error("keep", timeout_s=0.2)
+    assert await lab.value("keep") == "5"
 
 
 async def test_interrupts_at_any_moment_end_one_cell_and_no_other(lab: Lab) -> None:

@@ -37,10 +37,12 @@ class Calls:
         self._count = 0
         self.cell: int | None = None
         """The running cell's number."""
+        self.last = 0
+        """The number of the last cell that has begun."""
 
     def begin(self, cell: int) -> None:
         with self._lock:
-            self.cell = cell
+            self.cell = self.last = cell
 
     def end(self, done: dict[str, object]) -> None:
         """Sends `done`; from here on calls are refused."""

@@ -103,6 +103,8 @@ class Interrupts:
                 raise KeyboardInterrupt  # a task of an earlier cell keeps the loop busy
         else:
             self._missed = True  # before the cell's first line, or after its last
+            if asyncio.current_task(self._loop.asyncio) is not None:
+                raise KeyboardInterrupt  # between cells, such a task keeps the next one waiting
 
 
 _GUARDED = (Interrupts.guarded.__code__, Interrupts.guarded_async.__code__)

@@ -106,7 +106,10 @@ def _read(link: Channel, calls: Calls, jobs: Jobs[Message], interrupts: Interrup
             interrupts.wanted = message["cell"]
             if not message["again"]:
                 interrupts.answered = False
-            if message["cell"] == calls.cell and not interrupts.answered:
+            if int(message["cell"]) > calls.last:  # type: ignore[call-overload]  # the host's int
+                # It has not begun: a task of an earlier cell keeps the loop busy.
+                _thread.interrupt_main()
+            elif message["cell"] == calls.cell and not interrupts.answered:
                 # The group first: that frees a cell which waits for a subprocess. The second call
                 # reaches one that waits in C's system(), which ignores the signal. Both are one
                 # to Python, since no other thread of this process can run between them.
