@@ -120,7 +120,7 @@ del held[: held.index(b"\\r\\n\\r\\n") + 4]
 say(type="subscribe", session_id="s")
 while hear()["type"] != "sync_completed":
     pass
-begun, last, chars, late = time.monotonic_ns(), 0, 0, []
+begun, last, chars, late = 0, 0, 0, []
 say(type="send_input", session_id="s", source="b", text="go")
 while True:
     frame = hear()
@@ -128,6 +128,8 @@ while True:
         last = time.monotonic_ns()
         chars += len(frame["delta"])
         late += [last - int(stamp) for stamp in frame["delta"].split() if stamp.isdigit()]
+    elif frame["type"] == "event" and frame["record"]["kind"] == "turn.started":
+        begun = time.monotonic_ns()
     elif frame["type"] == "event" and frame["record"]["kind"] == "reply.received":
         break
     assert frame["type"] != "live_gap", frame
@@ -214,7 +216,7 @@ async def through_the_service(url: str) -> Seen:
 
 
 def service_rate(url: str) -> float:
-    """Chunks a second that reach the client, from its input to its last frame."""
+    """Chunks a second that reach the client, from the turn's start to the last frame."""
     seen: Seen = trio.run(through_the_service, url)
     assert seen["chars"] == CHUNKS * len(_WORD), "nothing may be missing"
     return CHUNKS / ((seen["last"] - seen["begun"]) / 1e9)

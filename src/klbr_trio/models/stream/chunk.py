@@ -165,6 +165,8 @@ def _finish(choice: Fields) -> str | None:
 
 
 def _usage(body: Fields, choice: Fields) -> Fields | None:
+    if not ("usage" in body or "usage" in choice or "x_groq" in body):
+        return None
     for holder in (body, choice, fields(body.get("x_groq"))):
         usage = holder.get("usage")
         if usage and isinstance(usage, dict):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from klbr_trio.models.stream.chunk import Fields
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
+_PLAIN: Final = frozenset({"content", "role"})
 _THINKING_PARTS: Final = frozenset({"thinking", "reasoning", "thought", "reasoning_content"})
 _TEXT_PARTS: Final = frozenset({"text", "output_text", "refusal", "summary_text"})
 _TEXT_KEYS: Final = ("text", "refusal", "content")
@@ -28,7 +29,10 @@ class Words:
 
 def read_words(holder: Fields) -> Words:
     """The words of a delta or message; a refusal is visible text, it is what the model said."""
-    text, reasoning = _content(holder.get("content"))
+    content = holder.get("content")
+    if isinstance(content, str) and holder.keys() <= _PLAIN:  # nearly always
+        return Words(content, "", None)
+    text, reasoning = _content(content)
     refusal = holder.get("refusal")
     if isinstance(refusal, str):
         text += refusal
@@ -46,7 +50,7 @@ def read_words(holder: Fields) -> Words:
 
 
 def _content(content: object) -> tuple[str, str]:
-    if isinstance(content, str):  # nearly always
+    if isinstance(content, str):
         return content, ""
     parts = content if isinstance(content, list) else [content]
     text, reasoning = [], []
