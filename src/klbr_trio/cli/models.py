@@ -17,7 +17,7 @@ context_tokens = 8192
 extra_body = { temperature = 0.2 }
 ```
 
-A behaviour chooses one of them with `model` in its `behavior.toml`.
+A behaviour chooses one of them with `model` in its `behavior.toml`; `docs/providers.md` has every key.
 """
 
 from __future__ import annotations
@@ -217,3 +217,6 @@ _FIELDS: Final[Mapping[str, tuple[str, _Parse]]] = {
     "patience_seconds": ("patience_s", _number),
     "proxy": ("proxy", _text),
 }
+
+SETTINGS: Final = tuple(_FIELDS)
+"""The keys of a model's table."""
