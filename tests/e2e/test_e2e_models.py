@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from e2e_house import DEMO, House, wait_until
-from fakes.provider import call_reply, drip, open_provider, refused_url
+from e2e_house import DEMO, House, klbr, wait_until
+from fakes.provider import USAGE, call_reply, drip, open_provider, refused_url
 
 KEY = "sk-marker-4711-never-to-be-seen"
 
@@ -119,3 +119,42 @@ async def test_a_drain_lets_the_turn_end_and_takes_nothing_new(house: House) -> 
 
 def announced(house: House) -> bool:
     return (house.state / "service.json").exists()
+
+
+async def test_named_models_stand_in_for_each_other_and_status_says_what_was_spent(
+    house: House,
+) -> None:
+    async with open_provider([call_reply(said("from the small one"))]) as provider:
+        with refused_url() as closed:
+            house.state.mkdir(mode=0o700)
+            (house.state / "klbr.toml").write_text(
+                'model = "big"\nfallbacks = ["small"]\n'
+                f'[models.big]\nurl = "{closed}"\nmodel = "big-2"\n'
+                f'[models.small]\nurl = "{provider.url}"\nmodel = "small-1"\nprice_input = 1000.0\n'
+            )
+            await trio.to_thread.run_sync(house.start)
+            done = await trio.to_thread.run_sync(house.klbr, "send", "s", "hi")
+            assert done.out == "from the small one\n"
+            assert provider.requests[0].body["model"] == "small-1"
+            told = await trio.to_thread.run_sync(house.klbr, "status", "s", "--json")
+            assert told.json["usage"] == {
+                **{name: float(number) for name, number in USAGE.items()},
+                "cost": USAGE["prompt_tokens"] / 1000,
+            }
+            shown = await trio.to_thread.run_sync(house.klbr, "status", "s")
+            assert "usage     7 tokens read, 5 written, $0.0070" in shown.out
+
+
+def test_a_behaviour_that_wants_a_model_that_is_not_there_is_refused(
+    house: House, tmp_path: Path
+) -> None:
+    behavior = tmp_path / "behavior"
+    behavior.mkdir()
+    (behavior / "behavior.toml").write_text('name = "b"\nmodel = "large"\n')
+    (behavior / "prompt.md").write_text("Be brief.\n")
+    done = klbr(
+        "serve", "--state", str(house.state), "--listen", "127.0.0.1:0", "--behavior",
+        str(behavior), "--model-url", "http://127.0.0.1:9/v1", "--model", "m",
+    )  # fmt: skip
+    assert done.code == 78
+    assert "no model is named 'large'" in done.err
