@@ -40,6 +40,9 @@ def only(found: Numbers, name: str, *labels: str) -> float:
 
 async def test_what_happens_is_counted_once(tmp_path: Path) -> None:
     async with open_service(tmp_path, auth=TOKEN) as service, service.caller(TOKEN) as caller:
+        with trio.fail_after(CEILING):
+            await service.registry.recovered.wait()
+        assert (await caller.ask("ping"))["type"] == "pong", "it is being served by now"
         before = await scrape(service)
         assert only(before, "klbr_ready") == 1
         assert only(before, "klbr_store_writable") == 1
@@ -138,6 +141,8 @@ async def test_what_is_refused_by_the_store_counts_nothing(tmp_path: Path) -> No
     async with open_service(tmp_path, auth=TOKEN) as service, service.caller(TOKEN) as caller:
         await service.store.ensure_session("s")
         await caller.ask("stop", session_id="s")
+        with trio.fail_after(CEILING):
+            await service.registry.recovered.wait()
         before = await scrape(service)
         assert only(before, "klbr_sessions", "stopped") == 1
         assert (await caller.input("s"))["code"] == "admission_rejected"
