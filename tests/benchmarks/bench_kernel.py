@@ -265,7 +265,6 @@ async def crowd_ms(root: Path, config: WorkerConfig, many: int) -> tuple[float, 
             lags.append((time.perf_counter() - before - 0.01) * 1000)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tick)
         places = trio.CapacityLimiter(4)
 
         async def start(number: int) -> None:
@@ -278,10 +277,11 @@ async def crowd_ms(root: Path, config: WorkerConfig, many: int) -> tuple[float, 
             for number in range(many):
                 starting.start_soon(start, number)
         marks = [mark_of(kernel.pid) for kernel in kernels]
+        nursery.start_soon(tick)
         for kernel in kernels:
             took.append((await kernel.kill("stopped")).ms)  # noqa: PERF401  # one after another
-        left = sum(len(marked(mark)) for mark in marks[:: max(1, many // 20)])
         nursery.cancel_scope.cancel()
+    left = sum(len(marked(mark)) for mark in marks[:: max(1, many // 20)])
     return percentile(lags, 99), took, left
 
 
