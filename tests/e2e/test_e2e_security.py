@@ -421,7 +421,7 @@ def test_guesses_are_slowed_and_the_right_token_is_not(guarded: House) -> None:
     for thread in threads:
         thread.join()
     assert set(seen) == {401, 429}
-    assert seen.count(429) >= 20
+    assert seen.count(401) >= 20, "the first ones are answered"
     good.close()
     another.close()
 

@@ -12,7 +12,8 @@ class PortLimits:
     Attributes:
         sockets: WebSockets open at once; a handshake beyond is answered 503.
         unfinished_heads: Connections of one address whose head is not complete yet.
-            One more cuts the oldest: who is in earnest is done in milliseconds.
+            One more cuts the oldest: who is in earnest is done in milliseconds. All
+            addresses together have three times as many.
         head_seconds: Time for a whole head, counted from the accept.
         linger_seconds: Time for a refused client to take its reply and hang up.
         message_bytes: Size of one message of a client, in UTF-8; beyond it 1009.
