@@ -51,13 +51,15 @@ BAD_CALLS: Final = {"malformed_arguments": "json", "unknown_tool": "python"}
 REFUSALS: Final = {400: "provider_refused", 401: "provider_refused", 403: "provider_refused"}
 
 
-async def play(url: str, folder: Path, *behaviours: dict[str, object]) -> tuple[Story, Any]:
+async def play(
+    url: str, folder: Path, *behaviours: dict[str, object], stall_s: float = 20.0
+) -> tuple[Story, Any]:
     """What becomes of an input when the provider behaves so, and its verdict."""
     async with httpx.AsyncClient(trust_env=False, base_url=url) as admin:
         await admin.post("/_llmock/reset")
         sent = await admin.post("/_llmock/scenario", json={"behaviors": behaviours})
         assert sent.is_success, sent.text
-        async with open_house(folder, ModelsConfig(config(f"{url}/v1", stall_s=1.5))) as house:
+        async with open_house(folder, ModelsConfig(config(f"{url}/v1", stall_s=stall_s))) as house:
             story = await house.tell()
         verdict = (await admin.get("/_llmock/verdict")).json()
     assert verdict["calls"], "it has seen nothing"
@@ -66,7 +68,8 @@ async def play(url: str, folder: Path, *behaviours: dict[str, object]) -> tuple[
 
 @pytest.mark.parametrize("name", PASSES)
 async def test_a_fault_that_passes_is_outlived(name: str, llmock_url: str, tmp_path: Path) -> None:
-    story, verdict = await play(llmock_url, tmp_path, *PASSES[name], ANSWER)
+    stall_s = 3.0 if name == "stalled" else 20.0
+    story, verdict = await play(llmock_url, tmp_path, *PASSES[name], ANSWER, stall_s=stall_s)
     assert story.failures == []
     assert (story.codes, story.said) == ([END], ["over"])
     assert story.scratchpad == ["Let me see."]
