@@ -100,7 +100,9 @@ async def test_a_service_that_is_killed_leaves_no_process_behind(house: House) -
 
 def pid_of(process: object) -> int:
     """The number in whatever the house calls a process."""
-    return int(getattr(process, "pid", process))  # type: ignore[call-overload]
+    found = getattr(process, "pid", process)
+    assert isinstance(found, int)
+    return found
 
 
 def test_the_doctor_says_what_is_there_and_what_is_wanted(house: House) -> None:
