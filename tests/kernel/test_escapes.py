@@ -223,6 +223,21 @@ async def test_shared_memory_is_the_kernels_own(caged: Lab) -> None:
     assert name not in os.listdir("/dev/shm")  # noqa: PTH208  # no other thread is needed
 
 
+async def test_modes_and_owners_of_other_files_stay(caged: Lab, outside: Outside) -> None:
+    """Landlock has no rule for them; the interpreter's files can be opened, too."""
+    mode = outside.secret.stat().st_mode
+    own = await caged.value("import sys, os; os.path.realpath(sys.executable)")
+    assert own is not None
+    before = os.stat(own.strip("'")).st_mode  # noqa: PTH116  # as the cell has it
+    await caged.run(
+        f"import os\ntry: os.chmod({str(outside.secret)!r}, 0o777)\nexcept OSError: pass\n"
+        f"fd = os.open({own}, os.O_RDONLY)\nos.fchmod(fd, 0o4777)"
+    )
+    assert outside.secret.stat().st_mode == mode
+    assert os.stat(own.strip("'")).st_mode == before  # noqa: PTH116
+    await caged.value("import shutil; open('a', 'w').close(); shutil.copy2('a', 'b')")
+
+
 async def test_files_can_be_moved_between_folders(caged: Lab) -> None:
     code = "import os\nos.makedirs('a/b'); open('a/b/x', 'w').close(); os.rename('a/b/x', 'y')"
     await caged.value(code)

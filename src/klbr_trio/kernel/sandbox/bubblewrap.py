@@ -131,7 +131,7 @@ def _tmpfs(path: str, mode: str, size: int) -> list[str]:
 def _binds(view: View) -> list[str]:
     readable: dict[str, str] = {}
     for prefix in view.interpreter.prefixes:
-        _guard(prefix, view.workspace)
+        guard(prefix, view.workspace)
         readable[str(prefix)] = os.path.realpath(prefix)
     for hop in view.interpreter.hops:
         readable.setdefault(str(hop), os.path.realpath(hop))
@@ -166,7 +166,7 @@ def _parents(paths: list[str]) -> list[str]:
     ]
 
 
-def _guard(path: Path, workspace: Path) -> None:
+def guard(path: Path, workspace: Path) -> None:
     """Refuses to show a folder that holds what no kernel may see."""
     real = path.resolve()
     forbidden = {Path("/"), Path.home().resolve(), *workspace.resolve().parents}

@@ -159,6 +159,8 @@ def _in_namespaces(sandbox: Sandbox, outside: Outside) -> Enclosure:
 
 def _behind_landlock(sandbox: Sandbox, outside: Outside) -> Enclosure:
     assert sandbox.interpreter is not None
+    for prefix in sandbox.interpreter.prefixes:
+        bubblewrap.guard(prefix, outside.workspace)
     temporary = outside.workspace / ".tmp"
     with contextlib.suppress(FileExistsError):
         temporary.mkdir(mode=0o700)

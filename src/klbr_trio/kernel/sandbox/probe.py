@@ -91,7 +91,10 @@ def _candidates(interpreter: Interpreter, highest: Level, reasons: list[str]) ->
                     weaker = "its user id is the service's, in a user namespace"
                     yield attrs.evolve(full, drops_uid=False, reasons=(weaker,))
     if highest.rank >= Level.REDUCED.rank:
-        shown = "no process list of its own, no limit of processes, no multiprocessing locks"
+        shown = (
+            "no process list of its own, no limit of processes, no multiprocessing locks, and "
+            "chmod has no effect"
+        )
         kept = ("it stays user 0, without capabilities",) if root else ()
         yield Sandbox(
             level=Level.REDUCED, interpreter=interpreter, keeps_root=root, reasons=(shown, *kept)

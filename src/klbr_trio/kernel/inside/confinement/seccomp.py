@@ -91,6 +91,19 @@ _OF_OTHERS: tuple[tuple[str, int, int], ...] = (
     ("sched_setparam", 142, 118),
     ("sched_setattr", 314, 274),
 )
+# Landlock has no rules for modes and owners, and the user owns more than the workspace. These say
+# that they have succeeded and change nothing: what unpacks or copies files goes on.
+_MODES: tuple[tuple[int | None, int | None], ...] = (
+    (90, None),  # chmod
+    (91, 52),  # fchmod
+    (268, 53),  # fchmodat
+    (452, 452),  # fchmodat2
+    (92, None),  # chown
+    (93, 55),  # fchown
+    (94, None),  # lchown
+    (260, 54),  # fchownat
+)
+_ATTRIBUTES = ((188, 5), (189, 6), (190, 7), (197, 14), (198, 15), (199, 16))  # extended ones
 _SETPRIORITY, _IOPRIO_SET = (141, 140), (251, 30)
 _SHMGET, _SYSTEM_V = (29, 194), ((64, 190), (68, 186))  # segments outlive everybody who used them
 # With this flag they connect, and Landlock is not asked; the number is that of its argument.
@@ -228,6 +241,12 @@ def _on_others(at: int) -> list[Instruction]:
     for send in _SENDS:
         with_flag = [*_argument(send[2]), (_ANY_BIT, 0, 1, _MSG_FASTOPEN), _refuse(errno.EPERM)]
         steps += _when(send[at], with_flag)
+    for mode in _MODES:
+        number = mode[at]
+        if number is not None:
+            steps += _when(number, [_refuse(0)])
+    for attribute in _ATTRIBUTES:
+        steps += _when(attribute[at], [_refuse(errno.EPERM)])
     unless_itself = [*_argument(0), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)]
     for call in _OF_OTHERS:
         steps += _when((call[1], call[2])[at], unless_itself)
