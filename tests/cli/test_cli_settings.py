@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klbr_trio.cli.serving import banner, listen_address, service_settings
+from klbr_trio.cli.serving import banner, kernel_settings, listen_address, service_settings
 from klbr_trio.cli.settings import TABLE, api_key, resolve
 from klbr_trio.daemon.run import Ready
 from klbr_trio.daemon.settings import DemoProvider
 from klbr_trio.errors import ConfigError
+from klbr_trio.kernel import Level, Network
 from klbr_trio.models import ModelConfig, ModelsConfig
 
 if TYPE_CHECKING:
@@ -182,6 +183,31 @@ def test_the_demo_never_hides_a_model_that_was_named_as_well(state: Path) -> Non
 )
 def test_addresses_of_the_loopback_are_taken(text: str, address: tuple[str, int]) -> None:
     assert listen_address(text) == address
+
+
+@pytest.mark.parametrize(
+    ("flags", "least"),
+    [
+        ({}, Level.REDUCED),
+        ({"listen": "192.0.2.1:1"}, Level.FULL),
+        ({"listen": "192.0.2.1:1", "sandbox": "none"}, Level.NONE),
+        ({"sandbox": "full"}, Level.FULL),
+    ],
+)
+def test_where_strangers_come_in_kernels_are_to_be_behind_everything(
+    state: Path, flags: dict[str, object], least: Level
+) -> None:
+    assert kernel_settings(resolve({"state": str(state), **flags}, {})).least is least
+
+
+def test_the_kernels_limits_are_settings(state: Path) -> None:
+    named = {"kernel_memory_mb": "7", "network": "public", "network_domains": "PyPI.org, a.example"}
+    found = kernel_settings(resolve({"state": str(state), **named}, {}))
+    assert found.limits.memory_bytes == 7 * 1024 * 1024
+    assert found.network is Network.PUBLIC
+    assert found.domains == ("pypi.org", "a.example")
+    with pytest.raises(ConfigError, match="whole number"):
+        resolve({"state": str(state), "kernel_processes": "0"}, {})
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from klbr_trio.cli.exits import Exit
 from klbr_trio.cli.models import model_choice
 from klbr_trio.cli.output import tell
-from klbr_trio.cli.settings import API_KEY_VARIABLE, Settings, here
-from klbr_trio.daemon.exposure import check_exposure
+from klbr_trio.cli.settings import API_KEY_VARIABLE, Rank, Settings, here
+from klbr_trio.daemon.exposure import check_exposure, is_loopback
 from klbr_trio.daemon.run import Ready, run
 from klbr_trio.daemon.secrecy import forget_variable
 from klbr_trio.daemon.settings import (
@@ -70,6 +70,14 @@ def service_settings(settings: Settings, environ: Mapping[str, str]) -> ServiceS
     return found
 
 
+def _least(settings: Settings) -> Level:
+    """What must stand around kernels: more, unless somebody has said so, where strangers come in."""
+    host, _ = listen_address(settings.text("listen") or "")
+    if settings.found["sandbox"].rank is Rank.DEFAULT and not is_loopback(host):
+        return Level.FULL
+    return Level(settings.text("sandbox"))
+
+
 def kernel_settings(settings: Settings) -> KernelSettings:
     """What is to stand around the kernels, and what they may take."""
 
@@ -78,7 +86,7 @@ def kernel_settings(settings: Settings) -> KernelSettings:
 
     domains = settings.text("network_domains") or ""
     return KernelSettings(
-        least=Level(settings.text("sandbox")),
+        least=_least(settings),
         network=Network(settings.text("network")),
         domains=tuple(name.strip().lower() for name in domains.split(",") if name.strip()),
         limits=Limits(

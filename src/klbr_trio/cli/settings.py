@@ -166,7 +166,8 @@ TABLE: Final[tuple[Setting, ...]] = (
     Setting(
         "sandbox",
         _one_of("full", "reduced", "none"),
-        "the least that stands around kernels; none allows plain processes",
+        "the least that stands around kernels: full, reduced, or none (plain processes); beyond "
+        "loopback the default is full",
         "reduced",
     ),
     Setting("network", _one_of("off", "public", "open"), "what kernels can reach", "off"),
