@@ -190,9 +190,17 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
     """Starts a kernel's processes. Blocks for a millisecond or two.
 
     Raises:
-        KernelStartFailed: They can't be started; nothing is left of the attempt.
+        KernelStartFailed: They can't be started, or the sandbox is less than is asked for; nothing
+            is left of the attempt.
     """
     config.check_sandbox()
+    try:
+        return _launch(config, spec)
+    except OSError as error:
+        raise KernelStartFailed(f"the kernel can't be started: {error}") from error
+
+
+def _launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
     way_out = open_exit(config)
     mark = fresh_mark()
     control, warden_end = socket.socketpair()
@@ -223,12 +231,12 @@ def launch(config: WorkerConfig, spec: KernelSpec) -> Launched:
             start_new_session=True,
         )
         pidfd = os.pidfd_open(process.pid)
-    except (OSError, KernelStartFailed) as error:
+    except BaseException:
         control.close()
         channel.close()
         os.close(output)
         way_out.close()
-        raise KernelStartFailed(f"the kernel can't be started: {error}") from error
+        raise
     finally:
         warden_end.close()
         worker_end.close()
