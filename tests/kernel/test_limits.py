@@ -201,6 +201,20 @@ async def test_processes_of_python_work(full: Lab) -> None:
     assert await full.value(code) == "[[1, 2], [1, 2], [1, 2], [2, 4]]"
 
 
+async def test_what_a_level_lacks_is_said_with_a_way_out(tmp_path: Path) -> None:
+    async with open_lab(make_spec(tmp_path), config_of(Level.REDUCED)) as lab:
+        error = await lab.error("import multiprocessing as mp; mp.get_context('fork').Pool(2)")
+        assert error.splitlines()[-2].startswith("PermissionError")
+        assert error.endswith("Hint: there are no locks of multiprocessing here: use subprocess.")
+
+
+async def test_endless_recursion_without_a_limit_costs_the_kernel_and_no_more(held: Lab) -> None:
+    error = await held.error(
+        "import sys; sys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", timeout_s=3
+    )
+    assert "MemoryError" in error or held.kernel.why is not None
+
+
 async def test_a_kernel_that_takes_all_it_can_costs_another_little(tmp_path: Path) -> None:
     """The target is 50 ms on a quiet machine, which the benchmark shows; this one is shared."""
     took: list[float] = []

@@ -220,6 +220,15 @@ async def test_a_cell_reaches_the_proxy_and_no_private_address(
             assert "Error" in refused
 
 
+async def test_a_cell_without_a_network_is_told_so(tmp_path: Path) -> None:
+    async with networked(tmp_path, Level.FULL, Network.OFF) as lab:
+        for code in (
+            "import urllib.request; urllib.request.urlopen('http://example.com')",
+            "import socket; socket.create_connection(('192.0.2.1', 80))",
+        ):
+            assert "Hint: this kernel reaches nothing outside" in await lab.error(code)
+
+
 async def test_a_kernels_proxy_is_nobody_elses(tmp_path: Path) -> None:
     """Behind Landlock the proxy listens on the host's loopback, where a password keeps it."""
     async with networked(tmp_path, Level.REDUCED, Network.PUBLIC) as lab:

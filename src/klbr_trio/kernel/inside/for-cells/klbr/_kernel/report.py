@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 LONGEST_VALUE = 64 * 1024
 LONGEST_ERROR = 64 * 1024
 _MANY = 20_000  # objects; the repr of more is built from parts of them
+_NO_NETWORK = (
+    "this kernel reaches nothing outside, or only what the proxy in http_proxy lets through: "
+    "HTTP and HTTPS to public addresses"
+)
 _HINTS = (
+    ("_multiprocessing.SemLock(", "there are no locks of multiprocessing here: use subprocess"),
+    ("Temporary failure in name resolution", _NO_NETWORK),
+    ("Network is unreachable", _NO_NETWORK),
     ("asyncio.run() cannot be called", "this cell already runs in an event loop: use `await`"),
     (
         "no running event loop",
