@@ -304,6 +304,7 @@ def main(argv: list[str]) -> None:
         warden.watch()
     finally:
         warden.end()
+    os._exit(0)  # the host waits for this process's end: nothing is left to be tidied up
 
 
 if __name__ == "__main__":
