@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from functools import partial
 
 import pytest
@@ -11,6 +10,7 @@ import trio
 from e2e_house import House, klbr, wait_until
 from fakes.provider import call_reply, open_provider
 
+from klbr_trio.cli.demo.family import alive
 from klbr_trio.kernel import Level, WorkerConfig, find_sandbox
 
 CONFIG = WorkerConfig.source_tree(os.curdir)
@@ -92,17 +92,7 @@ async def test_a_service_that_is_killed_leaves_no_process_behind(house: House) -
         await trio.to_thread.run_sync(wait_until, lambda: len(house.workers()) >= 7)
         workers = house.workers()
         await trio.to_thread.run_sync(house.kill)
-        await trio.to_thread.run_sync(
-            wait_until,
-            lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in map(pid_of, workers)),
-        )
-
-
-def pid_of(process: object) -> int:
-    """The number in whatever the house calls a process."""
-    found = getattr(process, "pid", process)
-    assert isinstance(found, int)
-    return found
+        await trio.to_thread.run_sync(wait_until, lambda: not alive(workers))
 
 
 def test_the_doctor_says_what_is_there_and_what_is_wanted(house: House) -> None:

@@ -52,23 +52,29 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
+def parent_of(pid: str) -> int | None:
+    """The parent that a process states; None if it has ended."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    try:
+        state = os.read(fd, 1024)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
+    return int(state.rpartition(b")")[2].split()[1])
+
+
 def scan() -> dict[int, list[int]]:
     """Every process's children, by the parent that each process states."""
     by_parent: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        try:
-            state = os.read(fd, 1024)
-        except ProcessLookupError:
-            continue
-        finally:
-            os.close(fd)
-        by_parent.setdefault(int(state.rpartition(b")")[2].split()[1]), []).append(int(name))
+        if name.isdigit():
+            parent = parent_of(name)
+            if parent is not None:
+                by_parent.setdefault(parent, []).append(int(name))
     return by_parent
 
 
@@ -110,6 +116,7 @@ class Warden:
         )
         self.worker = 0
         self.first = 0
+        self.first_fd = -1
         self.worker_ended = False
         self.reaped = 0
         self.heard = b""
@@ -179,7 +186,12 @@ class Warden:
         assert self.info is not None
         _, _, rest = os.read(self.info, 4096).partition(b'"child-pid":')
         digits = rest.split(b",")[0].strip(b" \n}")
-        self.first = int(digits) if digits.isdigit() else 0
+        first = int(digits) if digits.isdigit() else 0
+        # By descriptor, since the number may be another process's by the time it is killed.
+        with contextlib.suppress(OSError):
+            fd = os.pidfd_open(first)
+            if parent_of(str(first)) == self.worker:
+                self.first, self.first_fd = first, fd
         os.close(self.info)
         self.info = None
 
@@ -255,8 +267,10 @@ class Warden:
     def _end_namespace(self) -> None:
         """With the first process of a process namespace ends everything in it."""
         inside = len(self.processes())
-        kill(self.first)
-        kill(self.worker)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self.first_fd, signal.SIGKILL)
+        if not self.worker_ended:  # until it is reaped its number is its own
+            kill(self.worker)
         deadline = time.monotonic() + _NAMESPACE_S
         while self.reap() and time.monotonic() < deadline:
             self._nap(_PASS_S)
