@@ -42,14 +42,26 @@ def main() -> int:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    ceiling = row.get("ceiling") or {}
-    beside = f"{ceiling['name']}: {number(ceiling['value'])} {ceiling['unit']}" if ceiling else ""
-    ratio = f"× {row['value'] / ceiling['value']:.2f}" if ceiling.get("value") else ""
+    beside, value = ceiling_of(row)
+    ratio = f"x {row['value'] / value:.2f}" if value else ""
     target = f"target {row['target']}" if row.get("target") else ""
     print(
-        f"  {row['name']:<52} {number(row['value']):>10} {row['unit']:<12} "
-        f"{ratio:>10}  {beside:<52} {target}".rstrip()
+        f"  {row['name']:<58} {number(row['value']):>10} {row['unit']:<10} "
+        f"{ratio:>9}  {beside:<56} {target}".rstrip()
     )
+
+
+def ceiling_of(row: dict[str, Any]) -> tuple[str, float | None]:
+    """What stands beside the figure, in words, and its number if there is one to divide by."""
+    ceiling = row.get("ceiling")
+    if isinstance(ceiling, int | float):
+        return f"beside: {number(ceiling)} {row['unit']}", ceiling
+    if not isinstance(ceiling, dict):
+        return "", None
+    if "value" in ceiling:
+        words = f"{ceiling.get('name', 'beside')}: {number(ceiling['value'])}"
+        return f"{words} {ceiling.get('unit', row['unit'])}", ceiling["value"]
+    return ", ".join(f"{name}: {value}" for name, value in ceiling.items()), None
 
 
 def number(value: float) -> str:

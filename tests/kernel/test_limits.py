@@ -212,7 +212,13 @@ async def test_endless_recursion_without_a_limit_costs_the_kernel_and_no_more(he
     error = await held.error(
         "import sys; sys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", timeout_s=3
     )
-    assert "MemoryError" in error or held.kernel.why is not None
+    # How it ends is up to the interpreter and to where its stack is full: MemoryError, SystemError,
+    # a segmentation fault or the time limit. Whichever it is, the kernel is whole or gone.
+    assert error
+    if held.kernel.alive:
+        assert await held.value("1 + 1") == "2"
+    else:
+        assert held.kernel.why is not None
 
 
 async def test_a_kernel_that_takes_all_it_can_costs_another_little(tmp_path: Path) -> None:
