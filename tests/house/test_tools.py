@@ -24,11 +24,11 @@ def run(*command: str) -> None:
 
 
 def test_ruff_finds_nothing() -> None:
-    run("ruff", "check", "--output-format", "concise", "src", "tests", "behavior")
+    run("ruff", "check", "--output-format", "concise", ".")
 
 
 def test_the_format_is_ruffs() -> None:
-    run("ruff", "format", "--check", "src", "tests", "behavior")
+    run("ruff", "format", "--check", ".")
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """The store: one owner of one file, with every durable step as a method.
 
 Writes go through the writer and return once they are committed. Reads come from a
-read-only connection and see every commit that has returned. `changes` rings after each
-commit; `watch` tells in-process followers what a commit left.
+read-only connection and see every commit that has returned. `ticket` ends with a
+session's next commit; `watch` tells in-process followers what a commit left.
 
 Size: one method a durable step or question, each a line or two; split, it would only
 be harder to find them.
